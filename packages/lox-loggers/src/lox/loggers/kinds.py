@@ -1,0 +1,200 @@
+"""What a logged value is: one way of saying it, for every backend.
+
+A backend that shows more than numbers takes `kinds=`, a mapping from key patterns to the name of a kind::
+
+    TensorBoardLogger("runs", kinds={"*/image": "image", "debug/*": "skip"})
+
+Patterns are those of `fnmatch`. The first one that matches the full name of a value, or the key it was logged
+under, decides. What no pattern matches is a scalar if it has rank 0, text if it holds strings, and a histogram
+otherwise.
+
+`Kinds.columns(logs)` turns the logs of one `write` into flat columns that a backend can write without looking at
+types again:
+
+- nested values become one column for each leaf, named `key/leaf`,
+- complex numbers become two columns, `name/real` and `name/imag`,
+- bfloat16 and the other small types of JAX become float32,
+- an array that is said to be a scalar becomes one column for each of its elements, `name/0`, `name/1`, ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+from jax.tree_util import keystr, tree_flatten_with_path
+
+from lox import LoxError
+
+KINDS = ("scalar", "histogram", "image", "text", "audio", "video", "table", "hparams", "skip")
+"""Every kind there is. A backend supports some of them, and always `"skip"`, which leaves a key out."""
+
+# The whole nested value is one thing, so its leaves are not columns of their own.
+_WHOLE = frozenset({"table"})
+_OF_STRINGS = frozenset({"text", "hparams"})
+
+
+class KindError(LoxError):
+    """A kind that a backend does not have, or a value that cannot be shown as the kind it was given."""
+
+
+class KindTypeError(KindError, TypeError):
+    """A value of a type that cannot be shown at all."""
+
+
+class Column(NamedTuple):
+    """The records of one named value, with the record axis first."""
+
+    name: str
+    """Unique among the columns of one `write`."""
+    key: str
+    """The key it was logged under, which knows its steps: `logs.steps[axis][key]`."""
+    kind: str
+    values: Any
+    """A numpy array of bool, int, float or str; for the kind `"table"` the nested value as it was logged."""
+
+
+class Kinds:
+    """The `kinds=` of one backend, checked when it is made."""
+
+    def __init__(self, patterns: Mapping[str, str] | None = None, *, backend: str, supported: Collection[str]) -> None:
+        """backend: what errors call it. supported: the kinds it can show, `"skip"` aside."""
+        if patterns is not None and not isinstance(patterns, Mapping):
+            raise KindTypeError(
+                f"{backend}: kinds must map key patterns to kinds, as in {{'*/image': 'image'}}; got {patterns!r}"
+            )
+        self.patterns = dict(patterns or {})
+        self._backend = backend
+        self._known: dict[tuple[str, str | None], str | None] = {}
+        allowed = [kind for kind in KINDS if kind in supported or kind == "skip"]
+        for pattern, kind in self.patterns.items():
+            self._check(pattern, kind, allowed)
+
+    def _check(self, pattern: str, kind: str, allowed: list[str]) -> None:
+        if not isinstance(pattern, str) or not isinstance(kind, str):
+            raise KindTypeError(f"{self._backend}: kinds must map str to str; got {pattern!r}: {kind!r}")
+        if kind in allowed:
+            return
+        close = get_close_matches(kind, allowed, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        known = "not a kind that it can show" if kind in KINDS else "an unknown kind"
+        raise KindError(
+            f"{self._backend}: kinds={{{pattern!r}: {kind!r}}}: {kind!r} is {known}."
+            f"{hint} It has {', '.join(map(repr, allowed))}."
+        )
+
+    def of(self, name: str, key: str | None = None) -> str | None:
+        """The kind of a value, by its full name or the key it was logged under; None where no pattern matches."""
+        if (name, key) not in self._known:
+            self._known[name, key] = self._match(name, key)
+        return self._known[name, key]
+
+    def _match(self, name: str, key: str | None) -> str | None:
+        for pattern, kind in self.patterns.items():
+            if fnmatchcase(name, pattern) or (key is not None and fnmatchcase(key, pattern)):
+                return kind
+        return None
+
+    def uses(self, kind: str) -> bool:
+        """Whether any pattern asks for this kind."""
+        return kind in self.patterns.values()
+
+    def columns(self, logs: Mapping[str, Any]) -> list[Column]:
+        """The values of one `write` as flat columns, in the order of the keys; skipped ones are left out."""
+        columns: dict[str, Column] = {}
+        for key, value in logs.items():
+            for column in self._columns_of(key, value):
+                other = columns.setdefault(column.name, column)
+                if other is not column:
+                    raise KindError(
+                        f"{self._backend}: the keys {other.key!r} and {key!r} both hold a value named "
+                        f"{column.name!r}; rename one of them."
+                    )
+        return list(columns.values())
+
+    def _columns_of(self, key: str, value: Any) -> Iterator[Column]:
+        if self.of(key) in _WHOLE:
+            yield Column(key, key, "table", value)
+            return
+        for name, leaf in flatten(key, value):
+            kind = self.of(name, key)
+            if kind == "skip":
+                continue
+            if kind in _WHOLE:
+                yield Column(name, key, "table", leaf)
+                continue
+            for part, values in _split_complex(name, plain(leaf, name, self._backend)):
+                column = Column(part, key, kind or _default_kind(values), values)
+                if values.dtype.kind in "US" and column.kind not in _OF_STRINGS:
+                    raise KindTypeError(f"{self._backend}: {name!r} holds strings, which cannot be the kind {kind!r}.")
+                yield from _by_rank(column)
+
+
+def flatten(key: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """The leaves of one logged value, each named `key/leaf`; a value that is one array keeps the key's name."""
+    if isinstance(value, np.ndarray):
+        yield key, value
+        return
+    # Only the structure is looked at here: no array is computed with, so this is safe on any thread.
+    for path, leaf in tree_flatten_with_path(value)[0]:
+        name = keystr(path, simple=True, separator="/")
+        yield (f"{key}/{name}" if path else key), np.asarray(leaf)
+
+
+def plain(values: np.ndarray, name: str, backend: str) -> np.ndarray:
+    """The same values in a type that every numpy knows."""
+    if values.dtype.kind in "biufcUS":
+        return values
+    # JAX's extra types (bfloat16, float8, int4, ...) are scalars of their own, which numpy files under void.
+    if values.dtype.kind == "V" and values.dtype.type is not np.void:
+        return values.astype(np.float32)
+    if values.dtype == object and all(isinstance(item, str) for item in values.flat):
+        return values.astype(str)
+    raise KindTypeError(
+        f"{backend}: the value {name!r} has dtype {values.dtype}, which cannot be shown. "
+        f"Log numbers, or say kinds={{{name!r}: 'skip'}}."
+    )
+
+
+def decode_text(value: np.ndarray, name: str, backend: str) -> str:
+    """The text of one record: a string, or a vector of UTF-8 bytes (uint8) padded with zeros.
+
+    Bytes are what compiled code can log: `np.frombuffer("a text".encode(), np.uint8)`.
+    """
+    if value.dtype.kind == "U" and value.ndim == 0:
+        return str(value)
+    if value.dtype.kind == "S" and value.ndim == 0:
+        return value.item().decode(errors="replace")
+    if value.dtype == np.uint8 and value.ndim == 1:
+        return value.tobytes().rstrip(b"\0").decode(errors="replace")
+    raise KindTypeError(
+        f"{backend}: {name!r} cannot be text: a record has dtype {value.dtype} and shape {value.shape}. "
+        "Log a string, or its UTF-8 bytes as a vector of uint8."
+    )
+
+
+def _default_kind(values: np.ndarray) -> str:
+    if values.dtype.kind in "US":
+        return "text"
+    return "scalar" if values.ndim == 1 else "histogram"
+
+
+def _split_complex(name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    if values.dtype.kind == "c":
+        yield f"{name}/real", values.real
+        yield f"{name}/imag", values.imag
+    else:
+        yield name, values
+
+
+def _by_rank(column: Column) -> Iterator[Column]:
+    """An array that is said to be a scalar is one curve for each element."""
+    if column.kind != "scalar" or column.values.ndim <= 1:
+        yield column
+        return
+    for index in np.ndindex(column.values.shape[1:]):
+        name = "/".join([column.name, *map(str, index)])
+        yield column._replace(name=name, values=column.values[(slice(None), *index)])
