@@ -1,0 +1,101 @@
+"""What `import lox` checks, and what a missing piece of the namespace says.
+
+One import namespace is spread over four distributions: lox-core ships `lox` itself, each of the others one
+subpackage. Whoever imports a subpackage that is not installed is told what to install, and whoever has a JAX that
+lox does not work with is told which it works with: a bare "No module named" or a failing import of a JAX internal
+would say neither.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import jax
+
+OLDEST_JAX = (0, 9)
+NEWEST_TESTED_JAX = (0, 12)
+
+SIBLINGS = {
+    "lox.loggers": "lox-loggers",
+    "lox.tensorboard": "lox-tensorboard",
+    "lox.wandb": "lox-wandb",
+}
+
+
+def check_jax_version(version: str | None = None) -> None:
+    """Raises ImportError if `version` (by default the JAX that is imported) is too old for lox."""
+    found = jax.__version__ if version is None else version
+    if _minor(found) < OLDEST_JAX:
+        raise ImportError(
+            f"lox does not work with JAX {found}: {_supported()}. "
+            f'Upgrade it: pip install --upgrade "jax>={_dotted(OLDEST_JAX)}"'
+        )
+
+
+@contextmanager
+def explain_jax_failures(version: str | None = None) -> Iterator[None]:
+    """Inside, an import that fails under a JAX newer than any lox was tested with says so.
+
+    Newer versions are not refused outright: most of them work. lox uses a few internals of JAX though, and where
+    one of those has moved, the failure alone would not tell the user that the version is the reason.
+    """
+    found = jax.__version__ if version is None else version
+    try:
+        yield
+    except (ImportError, AttributeError) as error:
+        if _minor(found) <= NEWEST_TESTED_JAX:
+            raise
+        raise ImportError(
+            f"lox could not be imported with JAX {found} ({error}): {_supported()}. Upgrade lox, or install "
+            f'an older JAX: pip install "jax<{NEWEST_TESTED_JAX[0]}.{NEWEST_TESTED_JAX[1] + 1}"'
+        ) from error
+
+
+class MissingSiblingFinder:
+    """The last finder on `sys.meta_path`: asked for a sibling package, nobody before it had found one."""
+
+    @staticmethod
+    def find_spec(
+        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname not in SIBLINGS:
+            return None
+        raise ModuleNotFoundError(missing_sibling(fullname), name=fullname)
+
+
+def missing_sibling(module: str) -> str:
+    """The sentence for a sibling that is not installed."""
+    return f"{module} is not installed. Install it: pip install {SIBLINGS[module]}"
+
+
+def install_sibling_hints() -> None:
+    """Makes `import lox.loggers` without lox-loggers say what to install. Calling it again changes nothing."""
+    if MissingSiblingFinder not in sys.meta_path:
+        sys.meta_path.append(MissingSiblingFinder)
+
+
+def missing_attribute(name: str) -> AttributeError:
+    """What `lox.__getattr__` raises. A sibling that nobody has imported yet is the likely mistake."""
+    module = f"lox.{name}"
+    if module not in SIBLINGS:
+        return AttributeError(f"module 'lox' has no attribute {name!r}", name=name)
+    return AttributeError(f"`import lox` does not import {module}: write `import {module}`", name=name)
+
+
+def _minor(version: str) -> tuple[int, int]:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None:
+        raise ImportError(f"lox cannot tell which JAX this is: its version is {version!r}. {_supported()}")
+    return int(numbers[1]), int(numbers[2])
+
+
+def _supported() -> str:
+    return f"supported are JAX {_dotted(OLDEST_JAX)} and newer, tested up to {_dotted(NEWEST_TESTED_JAX)}"
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
