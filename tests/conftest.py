@@ -1,0 +1,16 @@
+"""What holds for every test: the CPU, several devices of it, and no time limits that a busy machine would break."""
+
+import os
+
+# Before anything imports jax, here or in a process that a test starts.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import hypothesis
+import jax
+
+# Enough for a 2 x 2 mesh. Not through XLA_FLAGS: processes that tests start shall see the machine as it is.
+jax.config.update("jax_num_cpu_devices", 4)
+
+# The first call of anything compiles it, so the time of one example says nothing.
+hypothesis.settings.register_profile("lox", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("lox")
