@@ -1,0 +1,45 @@
+"""The errors and warnings of lox.loggers: all of them are `lox.LoxError`s, hence `ValueError`s."""
+
+from __future__ import annotations
+
+from lox import LoxError
+
+
+class LoggerNotFoundError(LoxError):
+    """No installed distribution offers a logger of that name."""
+
+
+class LoggerLoadError(LoxError):
+    """A logger is installed, but importing it failed."""
+
+
+class DuplicateLoggerError(LoxError):
+    """Two distributions offer a logger under the same name."""
+
+
+class LoggerOptionError(LoxError, TypeError):
+    """A logger was given an option, or a value for one, that it does not take."""
+
+
+class LoggerStateError(LoxError, TypeError):
+    """What was given as a logger's state, or as the key for one, is something else."""
+
+
+class LoggerClosedError(LoxError):
+    """Something was logged to, or opened on, a logger that is closed."""
+
+
+class RunExistsError(LoxError):
+    """A run of that name is already there, and `if_exists="error"` was asked for."""
+
+
+class RecordError(LoxError):
+    """A backend cannot store a record: its dtype, shape or structure changed."""
+
+
+class RunFormatError(LoxError):
+    """A folder or file is not a run, or is one that this version cannot read."""
+
+
+class LoggerWarning(UserWarning):
+    """A backend failed while `on_error="warn"`: records were lost."""

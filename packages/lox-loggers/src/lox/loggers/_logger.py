@@ -1,0 +1,282 @@
+"""`Logger`: what every backend inherits. All that is JAX about logging is here, once.
+
+A backend says how a run is opened and what becomes of its records, in plain Python (`open`, and the
+`Writer` it returns). Promised to it: calls come from one background thread, one at a time; the
+records of a run come in order, by column, as numpy; `flush` and `close` are called when due.
+
+Promised to the user: a state is a pytree of arrays, and works in `jit`, `scan`, `cond`, `vmap` and `grad`;
+all lanes of a `vmap` are one host call, and lane i's records go to lane i's run. Nothing is
+dropped: when the queue is full, the program waits. What a backend raises is raised again, as
+itself, by the next call from Python: a spooled or tapped function, `init`, `log`, `flush` or `close`.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar
+
+import jax
+import numpy as np
+
+import lox
+from lox import _host
+from lox.loggers._errors import (
+    LoggerClosedError,
+    LoggerOptionError,
+    LoggerStateError,
+    RunExistsError,
+)
+from lox.loggers._resume import Steps, WrittenSteps
+from lox.loggers._run import LoggerState, Run, Writer, numbered, run_name
+from lox.loggers._sink import Sink
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+IfExists = Literal["new", "error", "replace", "resume"]
+OnError = Literal["raise", "warn"]
+Processes = Literal["first", "all"]
+
+# Ids are given out once for the whole process, so that a state of another logger is noticed.
+_run_ids = itertools.count()
+
+
+class Logger(abc.ABC):
+    """The base of every backend.
+
+    if_exists: what `init` does about a run that is already there. `"new"` leaves it alone and gives the new
+        one a numbered name; `"error"`; `"replace"` starts it anew; `"resume"` continues it, and records
+        whose step is already there are not written twice.
+    on_error: `"raise"` raises what the backend raised at the next call; `"warn"` warns once, goes on, and
+        `close` tells how many records were lost.
+    processes: with several JAX processes, `"first"` lets only process 0 write; with `"all"` each
+        process writes runs of its own, marked with its index.
+    queue_size: how many deliveries may wait to be written before the program has to wait.
+    """
+
+    flush_interval: ClassVar[float | None] = 1.0
+    """Written rows are flushed after this many seconds at the latest; None: only when asked."""
+
+    def __init__(
+        self,
+        *,
+        if_exists: IfExists = "new",
+        on_error: OnError = "raise",
+        processes: Processes = "first",
+        queue_size: int = 1024,
+    ) -> None:
+        self._check("if_exists", if_exists, ("new", "error", "replace", "resume"))
+        self._check("on_error", on_error, ("raise", "warn"))
+        self._check("processes", processes, ("first", "all"))
+        if not isinstance(queue_size, int) or queue_size < 1:
+            raise LoggerOptionError(f"{type(self).__name__}: queue_size={queue_size!r}; it must be an int of at least 1")
+        self.if_exists = if_exists
+        self.on_error = on_error
+        self.processes = processes
+        self._process_index = 0
+        self._sink = Sink(
+            type(self).__name__, on_error=on_error, queue_size=queue_size, flush_interval=self.flush_interval
+        )
+        weakref.finalize(self, self._sink.abandon).atexit = False  # at exit, the sinks close themselves
+
+    # What a backend writes. `open` is required.
+
+    @abc.abstractmethod
+    def open(self, run: Run) -> Writer:
+        """Starts `run`, or continues it if `run.resume`."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there already is a run of that name, left by an earlier logger."""
+        return False
+
+    def remove(self, name: str) -> None:
+        """Deletes the run of that name, for `if_exists="replace"`."""
+
+    def written(self, name: str) -> Steps:
+        """Of the run of that name, for `if_exists="resume"`: for each key, the steps already there along each
+        axis, `{"loss": {"step": array}}`. Records with those steps are then not written again."""
+        return {}
+
+    # What a user calls.
+
+    def init(self, key: jax.Array) -> LoggerState:
+        """Opens a run named after `key`; `jax.vmap(logger.init)(keys)` opens one for each."""
+        self._ready()
+        words, impl = _key_words(key)
+        self._process_index = jax.process_index()
+        opened = _host.call(functools.partial(self._open_lanes, impl), words, jax.ShapeDtypeStruct((), np.int32))
+        self._raise_pending()
+        return LoggerState(run=opened)
+
+    def spool(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
+        """`fun`, with its records delivered once, when it returns. `options` are those of `lox.spool`."""
+        self._check_state(state)
+        spooled = lox.spool(fun, **options)
+
+        @functools.wraps(fun)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            self._ready()
+            out, logs = spooled(*args, **kwargs)
+            self._send(state, logs)
+            return out
+
+        return wrapper
+
+    def tap(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
+        """`fun`, with its records delivered while it runs. `options` are those of `lox.tap`."""
+        self._check_state(state)
+        tapped = lox.tap(fun, _host.Receiver(self._receive, state.run), **options)
+
+        @functools.wraps(fun)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            self._ready()
+            return tapped(*args, **kwargs)
+
+        return wrapper
+
+    def log(self, state: LoggerState, logs: Mapping[str, Any], **steps: Any) -> None:
+        """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
+        self._check_state(state)
+        self._ready()
+        if not isinstance(logs, lox.logdict):
+            if not isinstance(logs, Mapping):
+                raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
+            logs = lox.logdict(dict(logs), steps={axis: dict.fromkeys(logs, step) for axis, step in steps.items()})
+        elif steps:
+            raise LoggerOptionError(f"a logdict has its own steps; {', '.join(steps)} cannot be given beside it")
+        self._send(state, logs)
+
+    def flush(self) -> None:
+        """Returns when every record that was logged before has been written and flushed."""
+        self._settle(self._sink.flush)
+
+    def close(self) -> None:
+        """Flushes, closes all runs and ends the background thread. A second call does nothing."""
+        try:
+            self._settle(self._sink.close)
+        finally:
+            self._sink.failures.tell_lost()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that are open."""
+        return self._sink.runs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # The way from JAX to the sink. MultiLogger has its own of these.
+
+    def _open_lanes(self, impl: str | None, lanes: tuple[int, ...], words: np.ndarray) -> np.ndarray:
+        ids = [self._open_one(impl, tuple(map(int, row))) for row in words.reshape(-1, words.shape[-1])]
+        return np.asarray(ids, np.int32).reshape(lanes)
+
+    def _receive(self, delivery: _host.Delivery) -> None:
+        try:
+            self._sink.deliver(delivery)
+        except LoggerClosedError as error:  # raised to the user, not into the running program
+            self._sink.failures.keep(error, "delivering")
+
+    def _raise_pending(self) -> None:
+        self._sink.failures.raise_pending()
+
+    def _is_closed(self) -> bool:
+        return self._sink.closed
+
+    # Helpers.
+
+    def _send(self, state: LoggerState, logs: lox.logdict) -> None:
+        _host.send(_host.Receiver(self._receive, state.run), logs)
+
+    def _open_one(self, impl: str | None, words: tuple[int, ...]) -> int:
+        run_id = next(_run_ids)
+        if self.processes == "first" and self._process_index != 0:
+            self._sink.add(run_id, None)
+            return run_id
+        name = run_name(words, impl, self._process_index if self.processes == "all" else None)
+        if self.if_exists == "resume" and (same := self._sink.find(name)) is not None:
+            return same  # already open here: continuing it is to go on with it
+        self._sink.add(run_id, functools.partial(self._open_run, name, words))
+        return run_id
+
+    def _open_run(self, name: str, words: tuple[int, ...]) -> tuple[Run, Writer, WrittenSteps | None]:
+        """Finds the name and opens the run. Runs on the worker thread, like all that touches a backend."""
+        run = Run(name, words, self._process_index)
+        there = self._sink.find(name) is not None or self.exists(name)
+        if not there or self.if_exists == "new":
+            return self._open_new(run)
+        if self.if_exists == "replace":
+            self._sink.retire(name)
+            self.remove(name)
+            return run, self.open(run), None
+        if self.if_exists == "resume":
+            written = WrittenSteps(self.written(name))
+            run = Run(name, words, self._process_index, resume=True)
+            return run, self.open(run), written
+        raise RunExistsError(
+            f'{type(self).__name__}: run {name!r} exists already; delete it, or say if_exists="new", "replace" or "resume"'
+        )
+
+    def _open_new(self, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
+        for name in numbered(run.name):
+            if self._sink.find(name) is not None or self.exists(name):
+                continue
+            numbered_run = Run(name, run.key, run.process_index)
+            try:
+                return numbered_run, self.open(numbered_run), None
+            except RunExistsError:  # somebody else took the name since we looked
+                if self.if_exists != "new":
+                    raise
+        raise AssertionError("numbers do not run out")
+
+    def _settle(self, wait: Callable[[], None]) -> None:
+        """Lets the device deliver, then `wait`s for the writers, whatever the first has raised."""
+        if self._sink.foreign:
+            return
+        try:
+            jax.effects_barrier()
+        finally:
+            wait()
+        self._raise_pending()
+
+    def _ready(self) -> None:
+        self._raise_pending()
+        if self._is_closed():
+            raise LoggerClosedError(f"this {type(self).__name__} is closed: make a new one")
+
+    def _check_state(self, state: LoggerState) -> None:
+        if not isinstance(state, LoggerState):
+            raise LoggerStateError(
+                f"expected the state that logger.init(key) returned; got {type(state).__name__}"
+            )
+        if np.ndim(state.run) != 0:
+            raise LoggerStateError(
+                f"this state holds runs of shape {np.shape(state.run)}; use it inside jax.vmap, where each lane has its own"
+            )
+
+    def _check(self, option: str, value: object, allowed: tuple[str, ...]) -> None:
+        if value not in allowed:
+            choices = ", ".join(map(repr, allowed))
+            raise LoggerOptionError(f"{type(self).__name__}: {option}={value!r}; it must be one of {choices}")
+
+
+def _key_words(key: Any) -> tuple[jax.Array, str | None]:
+    """The 32-bit words of a PRNG key, and the kind of key where it is not the usual one."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        if key.ndim != 0:
+            raise LoggerStateError(f"init takes one key; for keys of shape {key.shape} use jax.vmap(logger.init)(keys)")
+        impl = str(jax.random.key_impl(key))
+        return jax.random.key_data(key), None if impl == "threefry2x32" else impl
+    if dtype == np.uint32 and key.ndim == 1:
+        return key, None
+    if dtype == np.uint32 and key.ndim > 1:
+        raise LoggerStateError(f"init takes one key; for raw keys of shape {key.shape} use jax.vmap(logger.init)(keys)")
+    raise LoggerStateError(f"init takes a PRNG key, such as jax.random.key(0); got {key!r}")

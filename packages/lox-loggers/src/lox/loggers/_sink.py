@@ -1,0 +1,233 @@
+"""The host side of a logger: its open runs, their writers, and what becomes of their failures.
+
+A `Sink` lives as long as its logger or as there is something left to write, whichever is longer: it
+does not refer to the logger. Everything that touches a writer runs on the sink's worker thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+
+import lox
+from lox._host import Delivery
+from lox.loggers._errors import LoggerStateError, LoggerWarning
+from lox.loggers._resume import WrittenSteps
+from lox.loggers._run import Run, Writer
+from lox.loggers._worker import Worker
+
+
+class Failures:
+    """What went wrong on the background thread, kept for the next call from Python."""
+
+    def __init__(self, owner: str, on_error: str) -> None:
+        self._owner = owner
+        self._warn = on_error == "warn"
+        self._lock = threading.Lock()
+        self._pending: BaseException | None = None
+        self._warned = False
+        self.lost = 0
+
+    def add(self, error: BaseException, where: str, lost: int = 0) -> None:
+        """Takes note of an error; `where` and the number of lost records go along with it."""
+        with self._lock:
+            self.lost += lost
+            if not self._warn:
+                self._keep(error, where, lost)
+                return
+            first, self._warned = not self._warned, True
+        if first:
+            self._tell(f"{self._owner}: {where} failed: {type(error).__name__}: {error}; training goes on")
+
+    def keep(self, error: BaseException, where: str) -> None:
+        """Takes note of an error that is to be raised whatever `on_error` says."""
+        with self._lock:
+            self._keep(error, where, 0)
+
+    def raise_pending(self) -> None:
+        with self._lock:
+            error, self._pending = self._pending, None
+        if error is not None:
+            raise error
+
+    def tell_lost(self) -> None:
+        with self._lock:
+            lost, self.lost = self.lost, 0
+        if lost and self._warn:
+            warnings.warn(f"{self._owner}: {lost} records were lost", LoggerWarning, stacklevel=4)
+
+    def _keep(self, error: BaseException, where: str, lost: int) -> None:
+        if self._pending is None:  # the first error is the cause; those after it often are not
+            error.add_note(f"in {self._owner}, {where}" + (f", {lost} records lost" if lost else ""))
+            self._pending = error
+
+    def _tell(self, message: str) -> None:
+        try:
+            warnings.warn(message, LoggerWarning, stacklevel=2)
+        except LoggerWarning as warning:  # warnings are errors here: raise it where Python can see it
+            self.keep(warning, "on the background thread")
+
+
+@dataclasses.dataclass
+class _OpenRun:
+    run: Run
+    writer: Writer
+    written: WrittenSteps | None  # what a resumed run holds already
+    dirty: bool = False
+
+
+class Sink:
+    def __init__(self, owner: str, *, on_error: str, queue_size: int, flush_interval: float | None) -> None:
+        self.owner = owner
+        self.failures = Failures(owner, on_error)
+        self.closed = False
+        self._pid = os.getpid()
+        self._runs: dict[int, _OpenRun | None] = {}
+        self._worker = Worker(f"lox:{owner}", queue_size, self._flush_all, flush_interval)
+        _open_sinks.add(self)
+
+    @property
+    def foreign(self) -> bool:
+        """True in a forked child. Its copy of the queue, the locks and the files belongs to the parent."""
+        return os.getpid() != self._pid
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(entry.run for entry in self._runs.values() if entry is not None)
+
+    def find(self, name: str) -> int | None:
+        """The id of the open run of that name."""
+        for run_id, entry in list(self._runs.items()):
+            if entry is not None and entry.run.name == name:
+                return run_id
+        return None
+
+    def add(self, run_id: int, open_run: Callable[[], tuple[Run, Writer, WrittenSteps | None]] | None) -> None:
+        """Opens a run on the worker thread and waits for it. None, or a failure: its records go nowhere."""
+        self._runs[run_id] = None
+        if open_run is None or self.foreign:
+            return
+
+        def task() -> None:
+            with self._noting("opening a run"):
+                self._runs[run_id] = _OpenRun(*open_run())
+
+        self._worker.run(task)
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Queues what one host call brought: one run id, and its logs, for each lane."""
+        if self.foreign:
+            return
+        nbytes = sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(dict(delivery.logs)))
+        self._worker.submit(lambda: self._write_lanes(delivery), nbytes)
+
+    def retire(self, name: str) -> None:
+        """Closes the run of that name, if it is open here. On the worker thread."""
+        run_id = self.find(name)
+        if run_id is not None and (entry := self._runs[run_id]) is not None:
+            self._close_run(entry)
+            self._runs[run_id] = None
+
+    def flush(self) -> None:
+        """Returns when everything queued so far has been written and flushed."""
+        if not (self.foreign or self.closed):
+            self._worker.run(self._flush_all)
+
+    def close(self) -> None:
+        """Writes everything, closes all writers and ends the thread. A second call does nothing."""
+        if self.foreign or self.closed:
+            return
+        self._worker.run(self._close_all)
+        self.closed = True
+        self._worker.stop()
+        self._worker.join()
+
+    def abandon(self) -> None:
+        """The logger is gone: what is queued gets written in the background. Never waits, so that it
+        may run in a garbage collection; interpreter exit waits for it."""
+        if not (self.foreign or self.closed):
+            self._worker.stop(last=self._close_all)
+
+    def _write_lanes(self, delivery: Delivery) -> None:
+        for run_id, logs in delivery.split():
+            self._write(int(np.asarray(run_id)), logs)
+
+    def _write(self, run_id: int, logs: lox.logdict) -> None:
+        if run_id not in self._runs:
+            error = LoggerStateError(
+                f"run {run_id} is not one of this logger's: a state works only with the logger whose init made it"
+            )
+            self.failures.keep(error, "writing")
+            return
+        entry = self._runs[run_id]
+        if entry is None:
+            return
+        with self._noting(f"writing to run {entry.run.name!r}", logs):
+            table = logs.table()
+            if entry.written is not None:
+                table = entry.written.unwritten(table)
+            if table:
+                entry.dirty = True
+                entry.writer.write(table)
+
+    def _flush_all(self) -> None:
+        for entry in self._open():
+            if entry.dirty:
+                with self._noting(f"flushing run {entry.run.name!r}"):
+                    entry.writer.flush()
+                entry.dirty = False
+
+    def _close_all(self) -> None:
+        for entry in self._open():
+            self._close_run(entry)
+        self._runs = dict.fromkeys(self._runs)
+        _open_sinks.discard(self)
+
+    def _close_run(self, entry: _OpenRun) -> None:
+        with self._noting(f"closing run {entry.run.name!r}"):
+            entry.writer.close()
+
+    def _open(self) -> list[_OpenRun]:
+        return [entry for entry in list(self._runs.values()) if entry is not None]
+
+    @contextlib.contextmanager
+    def _noting(self, where: str, logs: lox.logdict | None = None) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:  # the thread must live on, whatever a backend raises
+            self.failures.add(error, where, 0 if logs is None else _records(logs))
+
+
+def _records(logs: lox.logdict) -> int:
+    return sum(1 for _ in logs.rows())
+
+
+_open_sinks: set[Sink] = set()
+
+
+def _close_at_exit() -> None:
+    """Registered after JAX's own exit handlers, so that it runs before them: what the device still
+    sends is waited for first, then every queue is drained while threads still run."""
+    sinks = [sink for sink in _open_sinks if not sink.foreign]
+    if not sinks:
+        return
+    with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell
+        jax.effects_barrier()
+    for sink in sinks:
+        try:
+            sink.close()
+            sink.failures.tell_lost()
+            sink.failures.raise_pending()
+        except Exception as error:  # the other sinks are to be closed too; there is nobody to raise to
+            warnings.warn(f"{sink.owner}: {type(error).__name__}: {error}", LoggerWarning, stacklevel=1)
+
+
+atexit.register(_close_at_exit)
