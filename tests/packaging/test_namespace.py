@@ -53,8 +53,9 @@ def test_the_finder_stays_out_of_every_other_import(module):
     assert _namespace.MissingSiblingFinder.find_spec(module) is None
 
 
-def test_importing_lox_installs_the_finder_once_and_last_of_its_kind():
+def test_importing_lox_installs_the_finder_and_doing_it_again_changes_nothing():
     importlib.import_module("lox")
+    assert sys.meta_path.count(_namespace.MissingSiblingFinder) == 1
     _namespace.install_sibling_hints()
     assert sys.meta_path.count(_namespace.MissingSiblingFinder) == 1
 
@@ -67,4 +68,9 @@ def test_an_unknown_submodule_is_still_plainly_missing():
 
 def test_an_attribute_that_is_a_sibling_says_to_import_it():
     assert "write `import lox.wandb`" in str(_namespace.missing_attribute("wandb"))
-    assert str(_namespace.missing_attribute("spol")) == "module 'lox' has no attribute 'spol'"
+
+
+def test_an_attribute_that_does_not_exist_is_plainly_missing():
+    lox = importlib.import_module("lox")
+    with pytest.raises(AttributeError, match="^module 'lox' has no attribute 'spol'$"):
+        lox.spol  # noqa: B018

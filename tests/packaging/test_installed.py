@@ -1,0 +1,147 @@
+"""The distributions in virtual environments of their own: as wheels, editable, mixed, and after an uninstall."""
+
+import json
+
+import pytest
+
+from tests.packaging.wheels import DISTRIBUTIONS, Venv, editable
+
+MODULES = {
+    "lox-core": "lox",
+    "lox-loggers": "lox.loggers",
+    "lox-tensorboard": "lox.tensorboard",
+    "lox-wandb": "lox.wandb",
+}
+OF_LOGGERS = {"console", "csv", "jsonl", "memory", "multi", "progress", "save"}
+ENTRY_POINTS = {
+    "lox-core": set(),
+    "lox-loggers": OF_LOGGERS,
+    "lox-tensorboard": {"tensorboard"},
+    "lox-wandb": {"wandb"},
+}
+
+# What `pip install X` brings along: the siblings that X depends on, found among the wheels we built.
+WHEELS_ONLY = {
+    "core alone": ["lox-core"],
+    "core and tensorboard": ["lox-core", "lox-loggers", "lox-tensorboard"],
+    "all": list(DISTRIBUTIONS),
+}
+EDITABLE = {
+    "all editable": {"wheels": [], "editable": list(DISTRIBUTIONS)},
+    "core a wheel, the rest editable": {"wheels": ["lox-core"], "editable": list(DISTRIBUTIONS[1:])},
+    "core editable, the rest wheels": {"wheels": list(DISTRIBUTIONS[1:]), "editable": ["lox-core"]},
+}
+
+REPORT = """
+import importlib, json, sys
+from importlib.metadata import entry_points
+
+def attempt(name):
+    try:
+        return importlib.import_module(name).__name__
+    except ImportError as error:
+        return f"{type(error).__name__}: {error}"
+
+print(json.dumps({
+    "modules": {name: attempt(name) for name in ["lox", "lox.loggers", "lox.tensorboard", "lox.wandb"]},
+    "entry points": {ep.name: ep.load().__name__ for ep in entry_points(group="lox.loggers")},
+    "from the repository": [path for path in sys.path if path.endswith("src")],
+}))
+"""
+
+SPOOL = """
+import jax, lox
+def body(total, x):
+    lox.log({"total": total + x})
+    return total + x, None
+print(lox.spool(jax.jit(lambda xs: jax.lax.scan(body, 0, xs)[0]))(jax.numpy.arange(4))[1])
+"""
+
+
+def report(venv):
+    return json.loads(venv.python(REPORT).stdout)
+
+
+def check(venv, installed):
+    """Every installed module is imported, every other one says what to install, and all entry points load."""
+    found = report(venv)
+    for distribution, module in MODULES.items():
+        if distribution in installed:
+            assert found["modules"][module] == module
+        else:
+            assert found["modules"][module] == (
+                f"ModuleNotFoundError: {module} is not installed. Install it: pip install {distribution}"
+            )
+    assert set(found["entry points"]) == set().union(*(ENTRY_POINTS[name] for name in installed))
+    return found
+
+
+@pytest.fixture(scope="module", params=WHEELS_ONLY)
+def wheel_venv(request, wheels, tmp_path_factory):
+    venv = Venv.create(tmp_path_factory.mktemp("venv"))
+    venv.install(*(wheels[name] for name in WHEELS_ONLY[request.param]))
+    return venv, WHEELS_ONLY[request.param]
+
+
+def test_wheels_alone_give_the_namespace(wheel_venv):
+    venv, installed = wheel_venv
+    assert check(venv, installed)["from the repository"] == []
+
+
+def test_wheels_alone_spool(wheel_venv):
+    assert wheel_venv[0].python(SPOOL).stdout == "{'total': [0, 1, 3, 6]}\n"
+
+
+def test_importing_from_wheels_loads_no_backend_and_no_heavy_module(wheel_venv):
+    venv, installed = wheel_venv
+    imports = "import lox" + (", lox.loggers" if "lox-loggers" in installed else "")
+    venv.python(
+        f"{imports}, sys, jax\n"
+        "heavy = {'wandb', 'tensorboardX', 'tensorboard', 'rich', 'pandas', 'matplotlib', 'pyarrow'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
+        "jax.config.update('jax_num_cpu_devices', 3)\n"  # refused once a backend is initialised
+        "assert len(jax.devices('cpu')) == 3\n"
+    )
+
+
+def test_core_and_tensorboard_is_enough_to_write_event_files(wheels, tmp_path):
+    venv = Venv.create(tmp_path / "venv")
+    folder = next(iter(wheels.values())).parent
+    # By name, as a user would: lox-loggers comes along as a dependency.
+    venv.install("--find-links", folder, "lox-core", "lox-tensorboard")
+    venv.python(
+        "import jax, lox, lox.loggers\n"
+        "with lox.loggers.create('tensorboard', logdir='runs') as logger:\n"
+        "    run = logger.init(jax.random.key(0))\n"
+        "    logger.spool(lambda x: lox.log({'x': x}, step=0), run)(1.0)\n"
+    )
+    (events,) = (venv.folder / "runs").rglob("*tfevents*")
+    assert events.stat().st_size > 0
+    assert "'wandb'" not in venv.python("import lox.loggers; print(list(lox.loggers.available()))").stdout
+
+
+def test_the_command_is_installed_with_the_loggers(wheel_venv):
+    venv, installed = wheel_venv
+    command = venv.bin / "lox"
+    if "lox-loggers" in installed:
+        assert "usage: lox" in venv.python(f"import subprocess; subprocess.run([{str(command)!r}, '--help'])").stdout
+    else:
+        assert not command.exists()
+
+
+@pytest.mark.parametrize("how", EDITABLE)
+def test_editable_and_mixed_installs_give_the_namespace(how, wheels, tmp_path):
+    venv = Venv.create(tmp_path / "venv")
+    venv.install(*(wheels[name] for name in EDITABLE[how]["wheels"]), *editable(EDITABLE[how]["editable"]))
+    found = check(venv, DISTRIBUTIONS)
+    assert len(found["from the repository"]) == len(EDITABLE[how]["editable"])
+
+
+@pytest.mark.parametrize("gone", DISTRIBUTIONS[2:])
+def test_uninstalling_a_sibling_leaves_the_others_working(gone, wheels, tmp_path):
+    venv = Venv.create(tmp_path / "venv")
+    venv.install(*wheels.values())
+    check(venv, DISTRIBUTIONS)  # so that there are compiled files to leave behind
+    venv.uninstall(gone)
+    check(venv, [name for name in DISTRIBUTIONS if name != gone])
+    assert venv.python(SPOOL).stdout == "{'total': [0, 1, 3, 6]}\n"
