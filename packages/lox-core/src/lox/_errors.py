@@ -1,0 +1,49 @@
+"""The error family of lox.
+
+Every error says what is wrong, where (the file:line of the ``lox.log`` calls it is about) and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class LoxError(ValueError):
+    """The base of every error that lox raises."""
+
+
+class LogTypeError(LoxError, TypeError):
+    """An argument of a type that cannot be logged, or that an option does not take."""
+
+
+class OptionError(LoxError):
+    """An option with a value that makes no sense."""
+
+
+class ConflictError(LoxError):
+    """Two ``lox.log`` calls of one key do not fit together."""
+
+
+class DynamicCountError(LoxError):
+    """The number of records is not known when the program is traced, and no bound was given."""
+
+
+class BranchMismatchError(DynamicCountError):
+    """The branches of a conditional record different things."""
+
+
+class UnsupportedPrimitiveError(LoxError):
+    """A mark inside a higher-order primitive that lox does not know."""
+
+
+class LaneError(LoxError):
+    """A transformation was applied outside ``vmap`` where only inside it are the lanes known."""
+
+
+class OrderError(LoxError):
+    """``ordered=True`` where JAX cannot promise an order."""
+
+
+def name_sites(sites: Iterable[str]) -> str:
+    """``a.py:3, a.py:7`` with each site once, in order."""
+    return ", ".join(dict.fromkeys(sites))

@@ -1,0 +1,212 @@
+"""Everything lox takes from JAX's internals, and every fork between JAX versions.
+
+No other file imports ``jax._src``. Each fork says up to or from which version it is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.extend
+from jax._src import callback as _callback
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import effects as _effects
+from jax._src import sharding_impls as _sharding_impls
+from jax._src import source_info_util as _source_info_util
+from jax._src.interpreters import ad, batching, mlir
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax.control_flow import loops as _loops
+from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+Effect = _effects.Effect
+
+
+def allow_effect(effect_type: type[Effect], *, ordered: bool = False) -> None:
+    """Let an effect of our own pass through every transformation.
+
+    Without ``partial_eval_kept_effects``, ``grad`` of a ``scan`` loses the effects of its body in silence.
+    """
+    for allowed in (
+        _effects.lowerable_effects,
+        _effects.control_flow_allowed_effects,
+        _effects.custom_derivatives_allowed_effects,
+        _effects.remat_allowed_effects,
+        _effects.partial_eval_kept_effects,
+    ):
+        allowed.add_type(effect_type)
+    if ordered:
+        _effects.ordered_effects.add_type(effect_type)
+
+
+# --- primitives ------------------------------------------------------------------------------------------------------
+
+Primitive = jax.extend.core.Primitive
+Tracer = jax.core.Tracer
+ShapedArray = jax.core.ShapedArray
+
+
+def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
+    """``rule(axis_data, args, dims, **params)`` is called for every operand combination, all-unbatched included."""
+    batching.fancy_primitive_batchers[primitive] = rule
+
+
+def move_to_front(axis_data: Any, value: Any, dim: Any) -> Any:
+    """``value`` with its lane axis first, broadcast to the axis size where it has none."""
+    return batching.bdim_at_front(value, dim, axis_data.size)
+
+
+def define_jvp_binding_primals(primitive: Any) -> None:
+    """A jvp rule for primitives that carry no gradient: bind the primals, drop the tangents."""
+
+    def rule(primals: Any, tangents: Any, **params: Any) -> Any:
+        del tangents
+        outs = primitive.bind(*primals, **params)
+        return outs, [ad.Zero.from_primal_value(out) for out in outs]
+
+    ad.primitive_jvps[primitive] = rule
+
+
+def keep_in_loops(primitive: Any) -> None:
+    """Under ``grad``, keep loop-invariant equations of ``primitive`` inside their scan.
+
+    When JAX differentiates a scan it moves what does not depend on carry or xs out of the loop: a mark would then run
+    once instead of n times. That pass is a partial evaluation like any other, with the invariants known, so that the
+    one thing that tells it apart is who started it.
+    """
+
+    def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
+        if not _hoisting_out_of_scan():
+            return trace.default_process_primitive(primitive, tracers, params)
+        staged = [trace.instantiate_const(tracer) for tracer in tracers]
+        out_avals, effects = primitive.abstract_eval(*(tracer.aval for tracer in staged), **params)
+        outs = [_pe.JaxprTracer(trace, _pe.PartialVal.unknown(aval), None) for aval in out_avals]
+        eqn = _pe.new_eqn_recipe(trace, staged, outs, primitive, params, effects, _source_info_util.current())
+        trace.effect_handles.append(_pe.EffectHandle(staged, eqn))
+        for out in outs:
+            out.recipe = eqn
+        return outs
+
+    _pe.custom_partial_eval_rules[primitive] = rule
+
+
+_HOISTING_CODE = _loops._scan_known_hoisting.__code__
+
+
+def _hoisting_out_of_scan() -> bool:
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _HOISTING_CODE:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def define_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
+    mlir.register_lowering(primitive, rule, cacheable=False)
+
+
+lower_fun = mlir.lower_fun
+
+
+def lower_to_host_call(ctx: Any, call: Callable[..., Any], operands: Sequence[Any], ordered: Effect | None) -> Any:
+    """Call ``call(*numpy_arrays) -> tuple of arrays`` on the host while the compiled program runs."""
+    token = ctx.tokens_in.get(ordered) if ordered is not None else None
+    results, token, _ = _callback.emit_python_callback(
+        ctx,
+        call,
+        token,
+        list(operands),
+        ctx.avals_in,
+        ctx.avals_out,
+        has_side_effect=True,
+        returns_token=True,
+        sharding=_host_call_sharding(ctx) if ordered is None else None,
+    )
+    if ordered is not None:
+        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({ordered: token})))
+    return results
+
+
+def _host_call_sharding(ctx: Any) -> Any:
+    """In ``shard_map`` on each device; under automatic sharding once, with the whole value; else no annotation."""
+    context = ctx.module_context.axis_context
+    if isinstance(context, _sharding_impls.SPMDAxisContext):
+        return _callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
+    if isinstance(context, _sharding_impls.ShardingContext):
+        whole = _sharding_impls.SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=(0,))
+        number = max(1, len(ctx.avals_out))
+        # JAX < 0.10 keeps a list of shardings, later versions a tuple.
+        kind = list if jax.__version_info__ < (0, 10) else tuple
+        return _sharding_impls.SdyArrayList(kind([whole] * number))
+    return None
+
+
+def current_device_count(ctx: Any) -> int:
+    return int(getattr(ctx.module_context.axis_context, "num_devices", 1) or 1)
+
+
+# --- tracing ---------------------------------------------------------------------------------------------------------
+
+
+def trace_context() -> Any:
+    """What JAX's own trace caches depend on besides function and arguments (x64 mode, mesh, user contexts, ...)."""
+    return _config.trace_context()
+
+
+def tracing_now() -> bool:
+    return not _core.trace_state_clean()
+
+
+def user_source(frame_filter: Callable[[str], bool]) -> tuple[str, int]:
+    """File and line of the innermost Python frame outside lox."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame_filter(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+# --- jaxprs ----------------------------------------------------------------------------------------------------------
+
+Literal = jax.extend.core.Literal
+# Public from JAX 0.10 on.
+jaxprs_in_params = getattr(jax.extend.core, "jaxprs_in_params", None) or _core.jaxprs_in_params
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """The jaxpr and its constants. JAX < 0.11 has open and closed jaxprs; from 0.11 there is one class."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:
+    """Run an equation as it stands. Several versions of ``get_bind_params`` exist: (subfuns, params) before 0.10."""
+    params = eqn.params
+    bound = eqn.primitive.get_bind_params(params)
+    if isinstance(bound, tuple):
+        subfuns, bound = bound
+        out = eqn.primitive.bind(*subfuns, *invals, **bound)
+    else:
+        out = eqn.primitive.bind(*invals, **bound)
+    return out if eqn.primitive.multiple_results else [out]
+
+
+def specified_or_none(shardings: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(None if sharding is _UNSPECIFIED else sharding for sharding in shardings)
+
+
+def scan_arities(params: dict[str, Any]) -> tuple[int, int]:
+    """Numbers of constants and carried values. JAX < 0.11 has them as params, later versions a tree of the inputs."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def call_thunk(thunk: Any, *args: Any) -> Any:
+    """The lazily traced rules in ``custom_jvp_call`` and ``custom_vjp_call`` are wrapped functions."""
+    return thunk.call_wrapped(*args)

@@ -1,0 +1,361 @@
+"""``logdict``: what ``lox.spool`` returns and what a callback receives.
+
+A logdict is a dict of ``key -> value`` that also knows, for every key,
+
+* its **steps**: one array per step axis, laid out like the records,
+* its **count**: how many records there were (an ``int`` where the program fixes it, else an array),
+* whether it is **stacked**: the records lie along axis 0 of the values. A key that is not stacked holds one
+  record, without that axis.
+
+It is a pytree. Step arrays that several keys share are one leaf, so that a record with sixty values carries its step
+once. Under ``vmap`` the lane axis comes before the record axis; the methods below work on the logs of one lane, so map
+them with ``jax.vmap`` too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _display
+from lox._errors import LogTypeError
+
+Steps = dict[str, dict[str, Any]]
+
+
+class logdict(dict[str, Any]):
+    """Logged values by key, with their steps and counts.
+
+    Args:
+      data: the values, each a pytree of arrays.
+      steps: ``{axis: {key: array}}``, laid out as the values are.
+      counts: how many records each key has; where it is left out, the values tell.
+      stacked: the keys whose values have a record axis.
+
+    >>> logs = logdict({"loss": np.array([3.0, 2.0])}, steps={"step": {"loss": np.array([0, 10])}}, stacked=["loss"])
+    >>> print(logs)
+    {'loss': [3., 2.]}
+    >>> logs.step["loss"].tolist()
+    [0, 10]
+    """
+
+    __slots__ = ("_bounds", "_counts", "_stacked", "_steps")
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        steps: Mapping[str, Mapping[str, Any]] | None = None,
+        counts: Mapping[str, Any] | None = None,
+        stacked: Iterable[str] = (),
+    ) -> None:
+        super().__init__(data)
+        self._steps: Steps = {axis: dict(by_key) for axis, by_key in (steps or {}).items()}
+        self._stacked = frozenset(stacked) & self.keys()
+        self._counts = {key: (counts or {}).get(key, self._rows_of(key)) for key in self}
+        # key -> capacity (None: rows are never dropped), for the keys whose unused rows `trim` may drop.
+        self._bounds: dict[str, int | None] = {}
+
+    @classmethod
+    def _make(
+        cls,
+        data: dict[str, Any],
+        steps: Steps,
+        counts: dict[str, Any],
+        stacked: frozenset[str],
+        bounds: dict[str, int | None],
+    ) -> logdict:
+        """The constructor without checks or copies, for hot paths."""
+        new = cls.__new__(cls, data)
+        dict.update(new, data)
+        new._steps, new._counts, new._stacked, new._bounds = steps, counts, stacked, bounds
+        return new
+
+    # --- what it knows -------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> Steps:
+        """``{axis: {key: steps}}``."""
+        return self._steps
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """How many records each key had in all, those that a bound dropped included."""
+        return self._counts
+
+    @property
+    def stacked(self) -> frozenset[str]:
+        """The keys whose values have a record axis."""
+        return self._stacked
+
+    def __getattr__(self, name: str) -> dict[str, Any]:
+        if not name.startswith("_") and name in self._steps:
+            return self._steps[name]
+        raise AttributeError(f"logdict has no attribute or step axis {name!r}; its step axes are {list(self._steps)}")
+
+    def _rows_of(self, key: str) -> int:
+        if key not in self._stacked:
+            return 1
+        return int(np.shape(jax.tree.leaves(self[key])[0])[0])
+
+    def _steps_of(self, key: str) -> dict[str, Any]:
+        return {axis: by_key[key] for axis, by_key in self._steps.items() if key in by_key}
+
+    def __repr__(self) -> str:
+        return _display.show_mapping(self)
+
+    __str__ = __repr__
+
+    # --- editing -------------------------------------------------------------------------------------------------
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        """Set one record without steps; to keep steps, build a logdict and use ``|``."""
+        if key in self:
+            del self[key]
+        super().__setitem__(key, value)
+        self._counts[key] = 1
+
+    def __delitem__(self, key: str) -> None:
+        super().__delitem__(key)
+        for by_key in (*self._steps.values(), self._counts, self._bounds):
+            by_key.pop(key, None)
+        self._stacked -= {key}
+        self._steps = {axis: by_key for axis, by_key in self._steps.items() if by_key}
+
+    def pop(self, key: str, *default: Any) -> Any:
+        if key not in self:
+            return super().pop(key, *default)
+        value = self[key]
+        del self[key]
+        return value
+
+    def copy(self) -> logdict:
+        return self._pick({key: key for key in self})
+
+    def _pick(self, names: Mapping[str, str]) -> logdict:
+        """The keys of ``names``, renamed to its values."""
+        return logdict._make(
+            {new: self[key] for key, new in names.items()},
+            {
+                axis: picked
+                for axis, by_key in self._steps.items()
+                if (picked := {names[key]: steps for key, steps in by_key.items() if key in names})
+            },
+            {new: self._counts[key] for key, new in names.items()},
+            frozenset(names[key] for key in self._stacked if key in names),
+            {names[key]: bound for key, bound in self._bounds.items() if key in names},
+        )
+
+    def filter(self, pred: Callable[[str], bool]) -> logdict:
+        """The keys for which ``pred(key)`` holds."""
+        return self._pick({key: key for key in self if pred(key)})
+
+    def prefix(self, prefix: str) -> logdict:
+        """The same logs, with ``prefix`` put before every key."""
+        return self._pick({key: prefix + key for key in self})
+
+    # --- combining -----------------------------------------------------------------------------------------------
+
+    def __or__(self, other: Mapping[str, Any]) -> logdict:  # type: ignore[override]
+        """Both; where a key is in both, the right one wins, with its steps and count."""
+        right = other if isinstance(other, logdict) else logdict(other)
+        left = self.filter(lambda key: key not in right)
+        merged = left._merge_disjoint(right)
+        return merged._pick({key: key for key in dict.fromkeys((*self, *right))})
+
+    def __ior__(self, other: Mapping[str, Any]) -> logdict:  # type: ignore[override,misc]
+        return self | other
+
+    def _merge_disjoint(self, other: logdict) -> logdict:
+        axes = dict.fromkeys((*self._steps, *other._steps))
+        return logdict._make(
+            {**self, **other},
+            {axis: {**self._steps.get(axis, {}), **other._steps.get(axis, {})} for axis in axes},
+            {**self._counts, **other._counts},
+            self._stacked | other._stacked,
+            {**self._bounds, **other._bounds},
+        )
+
+    def __add__(self, other: logdict) -> logdict:
+        """The records of ``self``, then those of ``other``."""
+        if not isinstance(other, logdict):
+            return NotImplemented
+        from lox._sequence import concatenate
+
+        return concatenate(self, other)
+
+    # --- looking at records --------------------------------------------------------------------------------------
+
+    @property
+    def slice(self) -> _Slicer:
+        """``logs.slice[i:j:k]`` takes those records of every stacked key; ``logs.slice[i]`` takes one record."""
+        return _Slicer(self)
+
+    def trim(self) -> logdict:
+        """Drop the unused rows of bounded keys (``capacity=``, ``where=``). The logs must be concrete."""
+        bounded = {key for key in self._bounds if key in self._stacked}
+        if not bounded:
+            return self
+        if any(isinstance(self._counts[key], jax.core.Tracer) for key in bounded):
+            raise LogTypeError("lox: logs.trim() needs concrete logs: call it outside jit, vmap and grad")
+        if any(np.ndim(self._counts[key]) for key in bounded):
+            raise LogTypeError("lox: logs.trim() needs the logs of one lane: take one first, jax.tree.map(lambda x: x[i], logs)")
+        rows = {key: min(int(self._counts[key]), self._rows_of(key)) for key in bounded}
+        return self._map_rows(lambda key, leaf: leaf[: rows[key]] if key in rows else leaf, bounds={})
+
+    def table(self) -> logdict:
+        """The logs as numpy columns: every key stacked, unused rows dropped."""
+        concrete = jax.tree.map(_to_numpy, self).trim()
+        single = self.keys() - self._stacked
+        if single:
+            concrete = concrete._map_rows(lambda key, leaf: np.asarray(leaf)[None] if key in single else leaf)
+        concrete._stacked = frozenset(concrete)
+        return concrete
+
+    def _map_rows(self, change: Callable[[str, Any], Any], **replaced: Any) -> logdict:
+        """Apply ``change(key, leaf)`` to all leaves of values and steps."""
+        shared = _Memo()
+        values = {key: jax.tree.map(lambda leaf, key=key: change(key, leaf), value) for key, value in self.items()}
+        steps = {
+            axis: {key: shared((key in self._bounds, key in self._stacked, _bound_id(self, key)), leaf, lambda leaf=leaf, key=key: change(key, leaf)) for key, leaf in by_key.items()}
+            for axis, by_key in self._steps.items()
+        }
+        bounds = replaced.get("bounds", dict(self._bounds))
+        return logdict._make(values, steps, dict(self._counts), self._stacked, bounds)
+
+    def rows(self) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Iterate over records as ``(steps, values)``.
+
+        Keys with equal steps share a row, keys without steps are merged by record number.
+
+        >>> logs = logdict({"a": np.arange(2), "b": np.arange(2) * 10}, stacked=["a", "b"])
+        >>> [{key: int(value) for key, value in values.items()} for _, values in logs.rows()]
+        [{'a': 0, 'b': 0}, {'a': 1, 'b': 10}]
+        """
+        from lox._sequence import iterate_rows
+
+        return iterate_rows(self.table())
+
+    def reduce(self, how: Any) -> logdict:
+        """Fold the records of each key: the same result as ``spool(f, reduce=how)`` gives."""
+        from lox._reduce import reduce_logdict
+
+        return reduce_logdict(self, how)
+
+    def asdict(self) -> dict[str, Any]:
+        """Plain numpy arrays and Python numbers."""
+        return {key: jax.tree.map(_to_plain, value) for key, value in self.trim().items()}
+
+    def to_pandas(self) -> Any:
+        """One row per record, one column per step axis and key. Needs pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("logdict.to_pandas() needs pandas: pip install pandas") from error
+        return pandas.DataFrame([{**steps, **values} for steps, values in self.rows()])
+
+
+class _Slicer:
+    def __init__(self, logs: logdict) -> None:
+        self._logs = logs
+
+    def __getitem__(self, index: slice | int) -> logdict:
+        logs = self._logs.trim()
+        taken = logs._map_rows(lambda key, leaf: leaf[index] if key in logs.stacked else leaf)
+        if not isinstance(index, slice):
+            taken._stacked = frozenset()
+        taken._counts = {key: taken._rows_of(key) for key in taken}
+        return taken
+
+
+class _Memo:
+    """Maps an array once, so that keys that shared a step array go on sharing it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, tuple[Any, Any]] = {}
+
+    def __call__(self, label: Any, array: Any, compute: Callable[[], Any]) -> Any:
+        found = self._seen.get((label, id(array)))
+        if found is None:
+            # The array is kept alive beside its image: an id must not be used again meanwhile.
+            found = self._seen[label, id(array)] = (array, compute())
+        return found[1]
+
+
+def _bound_id(logs: logdict, key: str) -> int | None:
+    return id(logs._counts[key]) if key in logs._bounds else None
+
+
+def _to_numpy(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    return np.asarray(leaf)
+
+
+def _to_plain(leaf: Any) -> Any:
+    array = _to_numpy(leaf)
+    return array.item() if array.ndim == 0 else array
+
+
+# --- pytree --------------------------------------------------------------------------------------------------------
+# children: the values in key order, the distinct step arrays, the counts that are arrays.
+# aux data: keys, {axis: {key: which step array}}, static counts, stacked keys, bounds.
+
+
+def _flatten(logs: logdict) -> tuple[list[Any], Any]:
+    values = [logs[key] for key in logs]
+    distinct: dict[int, int] = {}
+    step_arrays: list[Any] = []
+    layout = []
+    for axis, by_key in logs._steps.items():
+        places = []
+        for key, array in by_key.items():
+            place = distinct.get(id(array))
+            if place is None:
+                place = distinct[id(array)] = len(step_arrays)
+                step_arrays.append(array)
+            places.append((key, place))
+        layout.append((axis, tuple(places)))
+    count_arrays: list[Any] = []
+    counts = []
+    known: dict[int, int] = {}
+    for key in logs:
+        count = logs._counts[key]
+        if type(count) is int:
+            counts.append((True, count))
+            continue
+        if id(count) not in known:
+            known[id(count)] = len(count_arrays)
+            count_arrays.append(count)
+        counts.append((False, known[id(count)]))
+    aux = (tuple(logs), tuple(layout), tuple(counts), logs._stacked, tuple(logs._bounds.items()), len(step_arrays))
+    return [*values, *step_arrays, *count_arrays], aux
+
+
+def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], Any]:
+    children, aux = _flatten(logs)
+    names: list[Any] = [jax.tree_util.DictKey(key) for key in logs]
+    names += [jax.tree_util.GetAttrKey(f"steps[{i}]") for i in range(aux[-1])]
+    names += [jax.tree_util.GetAttrKey(f"counts[{i}]") for i in range(len(children) - len(names))]
+    return list(zip(names, children, strict=True)), aux
+
+
+def _unflatten(aux: Any, children: Iterable[Any]) -> logdict:
+    keys, layout, counts, stacked, bounds, num_steps = aux
+    children = iter(children)
+    data = dict(zip(keys, itertools.islice(children, len(keys)), strict=True))
+    step_arrays = list(itertools.islice(children, num_steps))
+    count_arrays = list(children)
+    steps = {axis: {key: step_arrays[place] for key, place in places} for axis, places in layout}
+    all_counts = {
+        key: count if is_static else count_arrays[count] for key, (is_static, count) in zip(keys, counts, strict=True)
+    }
+    return logdict._make(data, steps, all_counts, stacked, dict(bounds))
+
+
+jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, _flatten)
+

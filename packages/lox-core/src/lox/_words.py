@@ -1,0 +1,146 @@
+"""Many small arrays as one vector of 32-bit words.
+
+A scan output, a carried value or an argument of a host call costs about the same for one number as for sixty. So the
+small leaves of a record travel as one ``uint32`` vector, bit for bit, and are taken apart at the other end: on the
+device (``unpack``) or on the host (``unpack_numpy``). Large leaves, and dtypes that do not fit, travel as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# A leaf with more elements than this gains nothing from being packed, and the copy would cost.
+MAX_PACKED_ELEMENTS = 64
+
+
+def is_key(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def words_per_element(dtype: Any) -> int | None:
+    """How many words an element takes; None where it cannot be packed."""
+    if is_key(dtype):
+        return None
+    dtype = np.dtype(dtype)
+    if dtype == bool or dtype.itemsize in (2, 4) or (dtype.itemsize == 1 and dtype.kind in "biu"):
+        return 1
+    return 2 if dtype.itemsize == 8 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How leaves of given shapes and dtypes lie in the word vector and beside it."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+    packed: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any], limit: int = MAX_PACKED_ELEMENTS) -> Layout:
+        shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
+        dtypes = tuple(leaf.dtype for leaf in leaves)
+        packable = [
+            words_per_element(dtype) is not None and 0 < math.prod(shape) <= limit
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        ]
+        if sum(packable) < 2:
+            packable = [False] * len(packable)
+        return cls(shapes, dtypes, tuple(packable))
+
+    def _sizes(self) -> list[int]:
+        return [
+            math.prod(shape) * (words_per_element(dtype) or 0)
+            for shape, dtype, packed in zip(self.shapes, self.dtypes, self.packed, strict=True)
+            if packed
+        ]
+
+    def pack(self, leaves: Sequence[Any]) -> list[Any]:
+        """``[words, *leaves beside it]``, or the leaves alone where nothing is packed."""
+        small = [_to_words(leaf) for leaf, packed in zip(leaves, self.packed, strict=True) if packed]
+        large = [leaf for leaf, packed in zip(leaves, self.packed, strict=True) if not packed]
+        return [jnp.concatenate(small), *large] if small else large
+
+    def unpack(self, arrays: Sequence[Any]) -> list[Any]:
+        """The inverse of ``pack``; leading axes (records) are kept."""
+        return self._take_apart(arrays, _columns, _from_words)
+
+    def unpack_numpy(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return self._take_apart(arrays, _columns_numpy, _from_words_numpy)
+
+    def _take_apart(self, arrays: Sequence[Any], columns: Any, decode: Any) -> list[Any]:
+        rest = list(arrays)
+        small = iter(columns(rest.pop(0), self._sizes()) if any(self.packed) else ())
+        large = iter(rest)
+        return [
+            decode(next(small), shape, dtype) if packed else next(large)
+            for shape, dtype, packed in zip(self.shapes, self.dtypes, self.packed, strict=True)
+        ]
+
+
+# --- device ----------------------------------------------------------------------------------------------------------
+
+
+def _to_words(leaf: Any) -> Any:
+    flat = jnp.ravel(leaf)
+    dtype = np.dtype(flat.dtype)
+    if dtype.kind == "c":
+        flat = jnp.stack([flat.real, flat.imag], axis=-1)
+        return jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape(-1)
+    if dtype == bool:
+        return flat.astype(jnp.uint32)
+    if dtype.itemsize < 4:
+        narrow = jnp.uint8 if dtype.itemsize == 1 else jnp.uint16
+        return jax.lax.bitcast_convert_type(flat, narrow).astype(jnp.uint32)
+    return jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape(-1)
+
+
+def _columns(words: Any, sizes: list[int]) -> list[Any]:
+    """Split the last axis. It is brought to the front first: a column is then contiguous."""
+    turned = jnp.moveaxis(words, -1, 0)
+    starts = np.cumsum([0, *sizes]).tolist()
+    return [turned[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
+def _from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    dtype, rows = np.dtype(dtype), words.shape[1:]
+    elements = math.prod(shape)
+    if dtype == bool:
+        flat = words.astype(bool)
+    elif dtype.itemsize < 4:
+        flat = jax.lax.bitcast_convert_type(words.astype(jnp.uint8 if dtype.itemsize == 1 else jnp.uint16), dtype)
+    elif dtype.itemsize == 4:
+        flat = jax.lax.bitcast_convert_type(words, dtype)
+    else:
+        pairs = jnp.moveaxis(words.reshape((elements, 2, *rows)), 1, -1)
+        if dtype.kind == "c":
+            parts = jax.lax.bitcast_convert_type(pairs, jnp.float32)
+            flat = jax.lax.complex(parts[..., 0], parts[..., 1])
+        else:
+            flat = jax.lax.bitcast_convert_type(pairs, dtype)
+    return jnp.moveaxis(flat, 0, -1).reshape(rows + shape)
+
+
+# --- host ------------------------------------------------------------------------------------------------------------
+
+
+def _columns_numpy(words: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
+    starts = np.cumsum([0, *sizes]).tolist()
+    return [words[..., start : start + size] for start, size in zip(starts, sizes, strict=False)]
+
+
+def _from_words_numpy(words: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    dtype, rows = np.dtype(dtype), words.shape[:-1]
+    if dtype == bool:
+        flat = words.astype(bool)
+    elif dtype.itemsize < 4:
+        flat = words.astype(np.uint8 if dtype.itemsize == 1 else np.uint16).view(dtype)
+    else:
+        flat = np.ascontiguousarray(words).view(dtype)
+    return flat.reshape(rows + shape)
