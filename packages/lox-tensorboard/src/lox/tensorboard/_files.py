@@ -1,0 +1,129 @@
+"""Event files on disk: making one, adding to it, and reading those of an earlier process."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+from lox.loggers import RecordError
+from lox.tensorboard._events import checksum
+
+_HEADER = struct.Struct("<Q4s")
+_FOOTER_SIZE = 4
+
+
+class EventFile:
+    """A new event file in `folder`, which nobody else writes to.
+
+    It is opened for each write: a thousand runs would need more open files than a process may have.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # TensorBoard reads the files of a folder in the order of their names, so time comes before what makes the
+        # name unique: two loggers can start in the same second, even in processes that count alike.
+        suffix = f".{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        EventsWriter(str(folder / "events"), filename_suffix=suffix).close()
+        (self.path,) = folder.glob(f"events.out.tfevents.*{suffix}")
+        self._folder_synced = False
+
+    def append(self, data: bytes) -> None:
+        """Hands `data` to the operating system, all of it or nothing."""
+        file = self._open()
+        try:
+            size = os.fstat(file).st_size
+            try:
+                _write_all(file, data)
+            except OSError:
+                # Half a record would hide everything that comes after it.
+                os.ftruncate(file, size)
+                raise
+        finally:
+            os.close(file)
+
+    def sync(self) -> None:
+        """Returns when all that was appended is on disk."""
+        file = self._open()
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if not self._folder_synced:
+            _sync_folder(self.path.parent)
+            self._folder_synced = True
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError as error:
+            raise RecordError(
+                f"TensorBoardLogger: {self.path} was deleted while its run was open; what is logged to the run from "
+                "now on would be lost. Close the logger before you delete runs."
+            ) from error
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there, and new entries need no help
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def event_files(folder: Path) -> list[Path]:
+    """The event files of a run, in the order in which TensorBoard reads them."""
+    return sorted(path for path in folder.glob("*tfevents*") if path.is_file())
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a file, up to the first damage: a killed process can leave half a record at the end."""
+    with path.open("rb") as file:
+        while len(header := file.read(_HEADER.size)) == _HEADER.size:
+            length, length_checksum = _HEADER.unpack(header)
+            if checksum(header[:8]) != length_checksum:
+                return
+            data = file.read(length)
+            footer = file.read(_FOOTER_SIZE)
+            if len(footer) < _FOOTER_SIZE:
+                return
+            yield Event.FromString(data)
+
+
+def shown_steps(folder: Path) -> dict[str, npt.NDArray[np.int64]]:
+    """For each tag of a run, the steps at which TensorBoard shows a value."""
+    steps: dict[str, list[int]] = {}
+    restarts = 0
+    for path in event_files(folder):
+        for event in read_events(path):
+            if event.session_log.status == SessionLog.START:
+                restarts += 1
+                if restarts > 1:  # the first one is the start
+                    steps = {tag: [step for step in there if step < event.step] for tag, there in steps.items()}
+            for value in event.summary.value:
+                steps.setdefault(value.tag, []).append(event.step)
+    return {tag: np.array(there, np.int64) for tag, there in steps.items()}
+
+
+def purge(step: int, wall_time: float) -> list[Event]:
+    """Events that make TensorBoard drop what the files before hold from `step` on.
+
+    Two of them, since the first start that TensorBoard sees in a run does nothing, and the files before may have
+    been written without one.
+    """
+    return [Event(wall_time=wall_time, step=step, session_log=SessionLog(status=SessionLog.START)) for _ in range(2)]

@@ -1,0 +1,116 @@
+"""`TensorBoardLogger`: runs as folders of event files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError
+from lox.loggers.kinds import Kinds
+from lox.tensorboard._files import event_files
+from lox.tensorboard._hparams import check_hparams
+from lox.tensorboard._values import BACKEND
+from lox.tensorboard._writer import TensorBoardWriter
+
+SUPPORTED_KINDS = ("scalar", "histogram", "image", "text", "audio", "hparams")
+
+
+class TensorBoardLogger(Logger):
+    """Logs to TensorBoard: each run is a folder below `logdir`.
+
+    Scalars are shown as scalars, arrays as histograms, strings as text, and nested values as `key/leaf`.
+
+    logdir: the folder that `tensorboard --logdir` is given.
+    kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
+        scalar, histogram, image, text, audio, hparams, and skip, which leaves a value out.
+    step_axis: the step axis that is TensorBoard's step; of several, each key uses the first that it has. Other axes
+        become scalars of their own. A key without any steps counts its records.
+    hparams: hyperparameters of all runs, for the HPARAMS tab. Those of single runs are logged, with the kind hparams.
+    sample_rate: of values of the kind audio, in frames per second.
+    options: those of every logger: `if_exists`, `on_error`, `processes`, `queue_size`.
+    """
+
+    # Every write already reaches the operating system. Syncing a thousand files each second would only cost time.
+    flush_interval: ClassVar[float | None] = None
+
+    def __init__(
+        self,
+        logdir: str | os.PathLike[str] = "runs",
+        *,
+        kinds: Mapping[str, str] | None = None,
+        step_axis: str | Sequence[str] = "step",
+        hparams: Mapping[str, Any] | None = None,
+        sample_rate: int = 44100,
+        **options: Any,
+    ) -> None:
+        self._kinds = Kinds(kinds, backend=BACKEND, supported=SUPPORTED_KINDS)
+        self._step_axes = _check_step_axis(step_axis)
+        self._hparams = check_hparams(hparams)
+        self._sample_rate = _check_sample_rate(sample_rate)
+        self.logdir = _check_logdir(logdir)
+        super().__init__(**options)
+
+    def open(self, run: Run) -> TensorBoardWriter:
+        folder = self.logdir / run.name
+        try:
+            # Whoever makes the folder owns the name: another process may open a run of the same key right now.
+            folder.mkdir(parents=True, exist_ok=run.resume or self.if_exists == "replace")
+        except FileExistsError as error:
+            raise RunExistsError(
+                f"{BACKEND}: {folder} exists already. Delete it, or say "
+                'if_exists="new", "replace" or "resume".'
+            ) from error
+        return TensorBoardWriter(
+            folder,
+            kinds=self._kinds,
+            step_axes=self._step_axes,
+            hparams=self._hparams,
+            sample_rate=self._sample_rate,
+            resume=run.resume,
+        )
+
+    def exists(self, name: str) -> bool:
+        return (self.logdir / name).exists()
+
+    def remove(self, name: str) -> None:
+        """Deletes the event files of a run, and nothing else that may lie in its folder."""
+        for path in event_files(self.logdir / name):
+            path.unlink()
+        with contextlib.suppress(OSError):
+            (self.logdir / name).rmdir()
+
+
+def _check_logdir(logdir: str | os.PathLike[str]) -> Path:
+    if not isinstance(logdir, str | os.PathLike):
+        raise LoggerOptionError(f"{BACKEND}: logdir must be a path; got {logdir!r}")
+    if "://" in str(logdir):
+        raise LoggerOptionError(f"{BACKEND}: logdir={str(logdir)!r} is not a local folder; write to one, and copy it")
+    folder = Path(logdir).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Permissions do not tell whether writing will work (read-only disks, root); a file does.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        problem = "it, or a folder above it, is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error
+        raise LoggerOptionError(
+            f"{BACKEND}: cannot write to logdir={str(folder)!r}: {problem}. Choose a folder that can be written to."
+        ) from error
+    return folder
+
+
+def _check_step_axis(step_axis: str | Sequence[str]) -> tuple[str, ...]:
+    axes = (step_axis,) if isinstance(step_axis, str) else tuple(step_axis) if isinstance(step_axis, Sequence) else ()
+    if not axes or not all(isinstance(axis, str) and axis for axis in axes):
+        raise LoggerOptionError(f"{BACKEND}: step_axis must be the name of a step axis, or several; got {step_axis!r}")
+    return axes
+
+
+def _check_sample_rate(sample_rate: int) -> int:
+    if not isinstance(sample_rate, int) or isinstance(sample_rate, bool) or sample_rate < 1:
+        raise LoggerOptionError(f"{BACKEND}: sample_rate must be a whole number of frames per second; got {sample_rate!r}")
+    return sample_rate

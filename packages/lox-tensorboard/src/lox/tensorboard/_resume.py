@@ -1,0 +1,80 @@
+"""Continuing a run: what its earlier files hold from the resumed step on is purged, and nothing is there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.summary_pb2 import Summary
+
+from lox.tensorboard._files import event_files, purge, read_events, shown_steps
+from lox.tensorboard._rows import Rows, Track
+
+
+class Past:
+    """What a run held when it was opened again.
+
+    The smallest step of the first write is where the run resumes. TensorBoard is told to forget everything from
+    there on. Keys without steps have no place in that order, so what they had is written again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._steps = shown_steps(folder)
+        self._resumed_at: int | None = None
+        self._counted: set[str] = set()
+
+    def count(self, tags: Collection[str]) -> int:
+        """How many records a key without steps has, judged by its tags."""
+        return max((int(self._steps[tag].max()) + 1 for tag in tags if len(self._steps.get(tag, ()))), default=0)
+
+    def continue_with(self, batch: list[Rows], wall_time: float) -> tuple[list[Event], list[Rows]]:
+        """What has to be written before these rows, and those of them that are not there already."""
+        events: list[Event] = []
+        counted = {tag for rows in batch if rows.counted for tag in _tags(rows)}
+        if self._resumed_at is not None and (returned := counted - self._counted):
+            events += self._restored(returned)
+        self._counted |= counted
+        stepped = [rows for rows in batch if not rows.counted]
+        if self._resumed_at is None and stepped:
+            self._resumed_at = min(int(rows.steps.min()) for rows in stepped)
+            events += self._purged(wall_time)
+        return events, [rows if rows.counted else self._unwritten(rows) for rows in batch]
+
+    def _purged(self, wall_time: float) -> list[Event]:
+        assert self._resumed_at is not None
+        if not any((there >= self._resumed_at).any() for there in self._steps.values()):
+            return []
+        return [*purge(self._resumed_at, wall_time), *self._restored(self._counted)]
+
+    def _restored(self, tags: Collection[str]) -> Iterator[Event]:
+        """The values of these tags that the purge hides."""
+        assert self._resumed_at is not None
+        for path in event_files(self._folder):
+            for event in read_events(path):
+                values = [value for value in event.summary.value if value.tag in tags]
+                if values and event.step >= self._resumed_at:
+                    yield Event(wall_time=event.wall_time, step=event.step, summary=Summary(value=values))
+
+    def _unwritten(self, rows: Rows) -> Rows:
+        """Without the values at steps before the resumed one that are there already."""
+        assert self._resumed_at is not None
+        if rows.steps.min() >= self._resumed_at:
+            return rows
+        return rows._replace(tracks=[self._unwritten_track(track, rows.steps) for track in rows.tracks])
+
+    def _unwritten_track(self, track: Track, all_steps: npt.NDArray[np.int64]) -> Track:
+        steps = all_steps[track.rows]
+        there = [self._steps[column.name] for column in track.columns if column.name in self._steps]
+        if not there:
+            return track
+        new = np.flatnonzero((steps >= self._resumed_at) | ~np.isin(steps, np.concatenate(there)))
+        columns = [column._replace(values=column.values[new]) for column in track.columns]
+        return Track(track.rows[new], columns)
+
+
+def _tags(rows: Rows) -> Iterator[str]:
+    return (column.name for track in rows.tracks for column in track.columns)

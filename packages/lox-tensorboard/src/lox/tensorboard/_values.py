@@ -1,0 +1,130 @@
+"""Single values as TensorBoard's summaries: histograms, images, audio and text."""
+
+from __future__ import annotations
+
+import io
+import wave
+
+import numpy as np
+import numpy.typing as npt
+from tensorboardX import summary
+from tensorboardX.proto.summary_pb2 import Summary
+
+from lox.loggers.kinds import Column, KindError, decode_text
+
+Array = npt.NDArray[np.generic]
+
+BACKEND = "TensorBoardLogger"
+_BINS = 64
+_IMAGE_LAYOUTS = {2: "HW", 3: "HWC", 4: "NHWC"}
+
+
+class ValueEncoder:
+    """Turns one record of a column into summary values."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._sample_rate = sample_rate
+        self._images_seen: set[str] = set()
+
+    def __call__(self, column: Column, record: int) -> list[Summary.Value]:
+        value = column.values[record]
+        if column.kind == "scalar":
+            return [_scalar(column.name, value)]
+        if column.kind == "histogram":
+            return _histogram(column.name, value)
+        if column.kind == "image":
+            return [self._image(column.name, value)]
+        if column.kind == "audio":
+            return [self._audio(column.name, value)]
+        return [_named(column.name, summary.text(column.name, decode_text(np.asarray(value), column.name, BACKEND)))]
+
+    def _image(self, name: str, value: Array) -> Summary.Value:
+        layout = _IMAGE_LAYOUTS.get(value.ndim)
+        if layout is None or 0 in value.shape or (value.ndim > 2 and value.shape[-1] not in (1, 3, 4)):
+            raise KindError(
+                f"{BACKEND}: {name!r} cannot be an image: a record has shape {value.shape}. An image is height x width, "
+                "height x width x channels, or several of the latter; channels are 1, 3 or 4."
+            )
+        pixels = _as_pixels(name, value, check=name not in self._images_seen)
+        self._images_seen.add(name)
+        return _named(name, summary.image(name, pixels, dataformats=layout))
+
+    def _audio(self, name: str, value: Array) -> Summary.Value:
+        frames = value[:, None] if value.ndim == 1 else value
+        if frames.ndim != 2 or frames.shape[1] not in (1, 2) or not len(frames):
+            raise KindError(
+                f"{BACKEND}: {name!r} cannot be audio: a record has shape {value.shape}. Audio is frames, or frames x "
+                "channels; channels are 1 or 2."
+            )
+        file = io.BytesIO()
+        with wave.open(file, "wb") as sound:
+            sound.setnchannels(frames.shape[1])
+            sound.setsampwidth(2)
+            sound.setframerate(self._sample_rate)
+            sound.writeframes(_as_samples(name, frames).tobytes())
+        audio = Summary.Audio(
+            sample_rate=self._sample_rate,
+            num_channels=frames.shape[1],
+            length_frames=len(frames),
+            encoded_audio_string=file.getvalue(),
+            content_type="audio/wav",
+        )
+        return Summary.Value(tag=name, audio=audio)
+
+
+def as_float32(values: Array) -> npt.NDArray[np.float32]:
+    """Numbers as TensorBoard stores scalars; what is beyond float32 is shown as infinite, as by its own writer."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def _scalar(name: str, value: Array) -> Summary.Value:
+    return Summary.Value(tag=name, simple_value=float(as_float32(value)))
+
+
+def _histogram(name: str, value: Array) -> list[Summary.Value]:
+    if not value.size:
+        raise KindError(f"{BACKEND}: {name!r} has shape {value.shape}: there is no histogram of no numbers.")
+    numbers = value.astype(np.float64).reshape(-1)
+    finite = numbers[np.isfinite(numbers)]
+    shown = []
+    if finite.size:
+        shown.append(_named(name, summary.histogram(name, finite, _BINS)))
+    if finite.size < numbers.size:
+        # They have no place in a histogram; a curve of how many there are shows when they began.
+        shown.append(_scalar(f"{name}/nonfinite", np.asarray(numbers.size - finite.size)))
+    return shown
+
+
+def _as_pixels(name: str, value: Array, check: bool) -> npt.NDArray[np.uint8]:
+    if value.dtype == np.uint8:
+        return value
+    floats = value.astype(np.float64) if value.dtype.kind in "bf" else value.astype(np.float64) / 255
+    tolerance = 1 / 255
+    low, high = np.nanmin(floats, initial=0), np.nanmax(floats, initial=1)
+    if check and (low < -tolerance or high > 1 + tolerance):
+        raise KindError(
+            f"{BACKEND}: the image {name!r} holds numbers from {value.min()} to {value.max()} ({value.dtype}). Pixels "
+            "are floats from 0 to 1, or integers from 0 to 255."
+        )
+    visible = np.clip(np.nan_to_num(floats, nan=0.0), 0, 1)
+    return np.round(visible * 255).astype(np.uint8)
+
+
+def _as_samples(name: str, frames: Array) -> npt.NDArray[np.int16]:
+    if frames.dtype == np.int16:
+        return frames.astype("<i2")
+    if frames.dtype.kind != "f":
+        raise KindError(
+            f"{BACKEND}: {name!r} cannot be audio: a record has dtype {frames.dtype}. Audio is floats from -1 to 1, or "
+            "int16."
+        )
+    audible = np.clip(np.nan_to_num(frames.astype(np.float64), nan=0.0), -1, 1)
+    return np.round(audible * 32767).astype("<i2")
+
+
+def _named(name: str, made: Summary) -> Summary.Value:
+    """The one value of a summary of tensorboardX, under the name that was logged: it changes some characters."""
+    (value,) = made.value
+    value.tag = name
+    return value

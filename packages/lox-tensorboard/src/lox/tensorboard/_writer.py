@@ -1,0 +1,102 @@
+"""One run: its folder, its event file, and what is known between two writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.summary_pb2 import Summary
+
+import lox
+from lox.loggers.kinds import Column, Kinds
+from lox.tensorboard._batch import encode
+from lox.tensorboard._events import record
+from lox.tensorboard._files import EventFile
+from lox.tensorboard._hparams import HParams, Number
+from lox.tensorboard._resume import Past
+from lox.tensorboard._rows import merge
+from lox.tensorboard._values import ValueEncoder
+
+_SMALLEST_STEP = 1e-6  # seconds; a float of 64 bits tells times of today apart down to about 2e-7
+
+
+class TensorBoardWriter:
+    """Writes each batch with one system call, so that TensorBoard sees it at once and a crash loses none of it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        kinds: Kinds,
+        step_axes: Sequence[str],
+        hparams: Mapping[str, Number],
+        sample_rate: int,
+        resume: bool,
+    ) -> None:
+        self._kinds = kinds
+        self._step_axes = step_axes
+        self._values = ValueEncoder(sample_rate)
+        self._clock = _Clock()
+        self._counted: dict[str, int] = {}
+        self._past = Past(folder) if resume else None
+        self._file = EventFile(folder)
+        self._hparams = HParams(hparams, expects_more=kinds.uses("hparams"))
+        self._append(self._hparams.at_start())
+
+    def write(self, logs: lox.logdict) -> None:
+        columns = self._kinds.columns(logs)
+        hparams = [column for column in columns if column.kind == "hparams"]
+        shown = [column for column in columns if column.kind != "hparams"]
+        pieces = [record(event) for event in self._events(self._hparams.add(hparams))] if hparams else []
+        counted = {**self._counted, **self._first_counts(logs, shown)}
+        batch = merge(logs, shown, self._step_axes, counted)
+        if self._past is not None:
+            events, batch = self._past.continue_with(batch, self._clock.now())
+            pieces += [record(event) for event in events]
+        pieces += [encode(rows, self._clock.rise(len(rows.steps)), self._values) for rows in batch]
+        self._file.append(b"".join(pieces))
+        self._counted = counted
+        for column in shown:
+            if column.key in counted:
+                self._counted[column.key] = counted[column.key] + len(column.values)
+
+    def flush(self) -> None:
+        self._file.sync()
+
+    def close(self) -> None:
+        self._append(self._hparams.at_end())
+        self._file.sync()
+
+    def _append(self, summaries: list[Summary]) -> None:
+        if summaries:
+            self._file.append(b"".join(record(event) for event in self._events(summaries)))
+
+    def _events(self, summaries: list[Summary]) -> list[Event]:
+        return [Event(wall_time=self._clock.now(), summary=summary) for summary in summaries]
+
+    def _first_counts(self, logs: lox.logdict, columns: list[Column]) -> dict[str, int]:
+        """Where the keys without steps that were not seen before start to count."""
+        stepped = {key for by_key in logs.steps.values() for key in by_key}
+        new = {column.key for column in columns} - stepped - self._counted.keys()
+        if self._past is None:
+            return dict.fromkeys(new, 0)
+        return {key: self._past.count([column.name for column in columns if column.key == key]) for key in new}
+
+
+class _Clock:
+    """Wall times that always rise: the rows of a batch are spread over the time since the batch before."""
+
+    def __init__(self) -> None:
+        self._last = time.time()
+
+    def now(self) -> float:
+        return float(self.rise(1)[0])
+
+    def rise(self, rows: int) -> npt.NDArray[np.float64]:
+        start = self._last
+        self._last = max(time.time(), start + rows * _SMALLEST_STEP)
+        return np.linspace(start, self._last, rows + 1)[1:]
