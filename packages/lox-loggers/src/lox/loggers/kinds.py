@@ -19,7 +19,7 @@ types again:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -115,7 +115,12 @@ class Kinds:
                     )
         return list(columns.values())
 
-    def _columns_of(self, key: str, value: Any) -> Iterator[Column]:
+    def _columns_of(self, key: str, value: Any) -> Iterable[Column]:
+        if self.of(key) is None and isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            return (Column(key, key, _default_kind(value), value),)  # nearly all values, written at every step
+        return self._split(key, value)
+
+    def _split(self, key: str, value: Any) -> Iterator[Column]:
         if self.of(key) in _WHOLE:
             yield Column(key, key, "table", value)
             return
@@ -167,7 +172,7 @@ def decode_text(value: np.ndarray, name: str, backend: str) -> str:
     if value.dtype.kind == "U" and value.ndim == 0:
         return str(value)
     if value.dtype.kind == "S" and value.ndim == 0:
-        return value.item().decode(errors="replace")
+        return str(value.item().decode(errors="replace"))
     if value.dtype == np.uint8 and value.ndim == 1:
         return value.tobytes().rstrip(b"\0").decode(errors="replace")
     raise KindTypeError(

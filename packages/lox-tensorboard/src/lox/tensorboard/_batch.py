@@ -12,10 +12,8 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from lox.loggers.kinds import Column
 from lox.tensorboard._events import record, scalar_records
-from lox.tensorboard._rows import Rows
+from lox.tensorboard._rows import EVERY, Numbers, Rows, Track
 from lox.tensorboard._values import ValueEncoder, as_float32
-
-Numbers = npt.NDArray[np.intp]
 
 
 class _Pattern(NamedTuple):
@@ -37,29 +35,32 @@ def encode(rows: Rows, wall_times: npt.NDArray[np.float64], values: ValueEncoder
             block = _scalar_block(pattern, rows.steps, wall_times)
             made: Iterator[bytes] = (line.tobytes() for line in block)
         else:
-            made = _mixed_records(pattern, rows.steps, wall_times, values)
-        pieces.update(zip(pattern.rows.tolist(), made, strict=True))
+            made = _mixed_records(pattern, rows, wall_times, values)
+        pieces.update(zip(_numbers(pattern.rows, rows), made, strict=True))
     return b"".join(pieces[row] for row in sorted(pieces))
 
 
 def _patterns(rows: Rows) -> Iterator[_Pattern]:
-    records = np.full((len(rows.steps), len(rows.tracks)), -1, np.intp)
-    for number, track in enumerate(rows.tracks):
-        records[track.rows, number] = np.arange(len(track.rows))
-    present = records >= 0
-    if present.all():
-        kinds, kind_of_row = np.ones((1, len(rows.tracks)), bool), np.zeros(len(rows.steps), np.intp)
-    else:
-        kinds, kind_of_row = np.unique(present, axis=0, return_inverse=True)
+    if all(track.rows is EVERY for track in rows.tracks):
+        yield _Pattern(EVERY, [(column, EVERY) for track in rows.tracks for column in track.columns])
+        return
+    records = np.stack([_record_of_row(track, len(rows.steps)) for track in rows.tracks], axis=1)
+    kinds, kind_of_row = np.unique(records >= 0, axis=0, return_inverse=True)
     for number, kind in enumerate(kinds):
         mine = np.flatnonzero(kind_of_row.reshape(-1) == number)
-        columns = [
-            (column, records[mine, place])
-            for place in np.flatnonzero(kind).tolist()
-            for column in rows.tracks[place].columns
-        ]
+        places = np.flatnonzero(kind).tolist()
+        columns = [(column, records[mine, place]) for place in places for column in rows.tracks[place].columns]
         if columns:
             yield _Pattern(mine, columns)
+
+
+def _record_of_row(track: Track, size: int) -> npt.NDArray[np.intp]:
+    """The other way round: which record of the track stands in each row, -1 where none does."""
+    if isinstance(track.rows, slice):
+        return np.arange(size)
+    records = np.full(size, -1, np.intp)
+    records[track.rows] = np.arange(len(track.rows))
+    return records
 
 
 def _is_scalar(pattern: _Pattern) -> bool:
@@ -69,17 +70,19 @@ def _is_scalar(pattern: _Pattern) -> bool:
 def _scalar_block(
     pattern: _Pattern, steps: npt.NDArray[np.int64], wall_times: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.uint8]:
-    values = np.empty((len(pattern.rows), len(pattern.columns)), np.float32)
-    for place, (column, records) in enumerate(pattern.columns):
-        values[:, place] = as_float32(column.values[records])
+    values = as_float32(np.stack([column.values[records] for column, records in pattern.columns], axis=1))
     tags = [column.name for column, _ in pattern.columns]
     return scalar_records(tags, wall_times[pattern.rows], steps[pattern.rows], values)
 
 
 def _mixed_records(
-    pattern: _Pattern, steps: npt.NDArray[np.int64], wall_times: npt.NDArray[np.float64], values: ValueEncoder
+    pattern: _Pattern, rows: Rows, wall_times: npt.NDArray[np.float64], values: ValueEncoder
 ) -> Iterator[bytes]:
-    for place, row in enumerate(pattern.rows.tolist()):
-        shown = [value for column, records in pattern.columns for value in values(column, int(records[place]))]
-        summary = Summary(value=shown)
-        yield record(Event(wall_time=float(wall_times[row]), step=int(steps[row]), summary=summary))
+    cells = [(column, _numbers(records, rows)) for column, records in pattern.columns]
+    for place, row in enumerate(_numbers(pattern.rows, rows)):
+        summary = Summary(value=[value for column, records in cells for value in values(column, records[place])])
+        yield record(Event(wall_time=float(wall_times[row]), step=int(rows.steps[row]), summary=summary))
+
+
+def _numbers(chosen: Numbers, rows: Rows) -> list[int]:
+    return list(range(len(rows.steps))) if isinstance(chosen, slice) else chosen.tolist()

@@ -61,8 +61,7 @@ class TensorBoardLogger(Logger):
             folder.mkdir(parents=True, exist_ok=run.resume or self.if_exists == "replace")
         except FileExistsError as error:
             raise RunExistsError(
-                f"{BACKEND}: {folder} exists already. Delete it, or say "
-                'if_exists="new", "replace" or "resume".'
+                f'{BACKEND}: {folder} exists already. Delete it, or say if_exists="new", "replace" or "resume".'
             ) from error
         return TensorBoardWriter(
             folder,
@@ -96,7 +95,9 @@ def _check_logdir(logdir: str | os.PathLike[str]) -> Path:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        problem = "it, or a folder above it, is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error
+        problem = (
+            "it, or a folder above it, is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error
+        )
         raise LoggerOptionError(
             f"{BACKEND}: cannot write to logdir={str(folder)!r}: {problem}. Choose a folder that can be written to."
         ) from error
@@ -112,5 +113,7 @@ def _check_step_axis(step_axis: str | Sequence[str]) -> tuple[str, ...]:
 
 def _check_sample_rate(sample_rate: int) -> int:
     if not isinstance(sample_rate, int) or isinstance(sample_rate, bool) or sample_rate < 1:
-        raise LoggerOptionError(f"{BACKEND}: sample_rate must be a whole number of frames per second; got {sample_rate!r}")
+        raise LoggerOptionError(
+            f"{BACKEND}: sample_rate must be a whole number of frames per second; got {sample_rate!r}"
+        )
     return sample_rate

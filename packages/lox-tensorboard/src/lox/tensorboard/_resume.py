@@ -36,44 +36,42 @@ class Past:
         events: list[Event] = []
         counted = {tag for rows in batch if rows.counted for tag in _tags(rows)}
         if self._resumed_at is not None and (returned := counted - self._counted):
-            events += self._restored(returned)
+            events += self._restored(returned, self._resumed_at)
         self._counted |= counted
         stepped = [rows for rows in batch if not rows.counted]
         if self._resumed_at is None and stepped:
             self._resumed_at = min(int(rows.steps.min()) for rows in stepped)
-            events += self._purged(wall_time)
+            events += self._purged(self._resumed_at, wall_time)
         return events, [rows if rows.counted else self._unwritten(rows) for rows in batch]
 
-    def _purged(self, wall_time: float) -> list[Event]:
-        assert self._resumed_at is not None
-        if not any((there >= self._resumed_at).any() for there in self._steps.values()):
+    def _purged(self, start: int, wall_time: float) -> list[Event]:
+        if not any((there >= start).any() for there in self._steps.values()):
             return []
-        return [*purge(self._resumed_at, wall_time), *self._restored(self._counted)]
+        return [*purge(start, wall_time), *self._restored(self._counted, start)]
 
-    def _restored(self, tags: Collection[str]) -> Iterator[Event]:
+    def _restored(self, tags: Collection[str], start: int) -> Iterator[Event]:
         """The values of these tags that the purge hides."""
-        assert self._resumed_at is not None
         for path in event_files(self._folder):
             for event in read_events(path):
                 values = [value for value in event.summary.value if value.tag in tags]
-                if values and event.step >= self._resumed_at:
+                if values and event.step >= start:
                     yield Event(wall_time=event.wall_time, step=event.step, summary=Summary(value=values))
 
     def _unwritten(self, rows: Rows) -> Rows:
         """Without the values at steps before the resumed one that are there already."""
-        assert self._resumed_at is not None
-        if rows.steps.min() >= self._resumed_at:
+        start = self._resumed_at
+        if start is None or rows.steps.min() >= start:
             return rows
-        return rows._replace(tracks=[self._unwritten_track(track, rows.steps) for track in rows.tracks])
+        return rows._replace(tracks=[self._unwritten_track(track, rows.steps, start) for track in rows.tracks])
 
-    def _unwritten_track(self, track: Track, all_steps: npt.NDArray[np.int64]) -> Track:
+    def _unwritten_track(self, track: Track, all_steps: npt.NDArray[np.int64], start: int) -> Track:
         steps = all_steps[track.rows]
         there = [self._steps[column.name] for column in track.columns if column.name in self._steps]
         if not there:
             return track
-        new = np.flatnonzero((steps >= self._resumed_at) | ~np.isin(steps, np.concatenate(there)))
+        new = np.flatnonzero((steps >= start) | ~np.isin(steps, np.concatenate(there)))
         columns = [column._replace(values=column.values[new]) for column in track.columns]
-        return Track(track.rows[new], columns)
+        return Track(np.arange(len(all_steps))[track.rows][new], columns)
 
 
 def _tags(rows: Rows) -> Iterator[str]:

@@ -21,10 +21,16 @@ Array = npt.NDArray[np.generic]
 Ints = npt.NDArray[np.int64]
 
 
+Numbers = npt.NDArray[np.intp] | slice
+"""Row or record numbers; a slice where they are all there are, so that nothing is copied."""
+
+EVERY = slice(None)
+
+
 class Track(NamedTuple):
     """Columns that have values in the same rows. Their record i stands in row `rows[i]`."""
 
-    rows: npt.NDArray[np.intp]
+    rows: Numbers
     columns: list[Column]
 
 
@@ -46,42 +52,61 @@ def merge(
     step_axes: the first of them that a key has is TensorBoard's step. A key without any steps counts its records
     instead, starting from `counted`.
     """
-    keys = dict.fromkeys(column.key for column in columns)
-    by_axes: dict[tuple[str, ...], dict[str, Ints]] = {}
-    for key in keys:
-        axes = tuple(axis for axis, by_key in logs.steps.items() if key in by_key)
-        labels = _labels(logs, key, axes, step_axes) if axes else _counts(logs, key, columns, counted.get(key, 0))
+    by_axes: dict[tuple[str, ...], list[tuple[Ints, list[Column]]]] = {}
+    for key, mine in _alike(logs, columns, counted).items():
+        axes = tuple(axis for axis, _ in key.steps)
+        labels = _labels(logs, mine[0].key, axes, step_axes) if axes else key.counts()
         if len(labels):
-            by_axes.setdefault(axes, {})[key] = labels
-    return [_merge_keys(axes, labels, columns, step_axes) for axes, labels in by_axes.items()]
+            by_axes.setdefault(axes, []).append((labels, mine))
+    return [_merge_tracks(_others(axes, step_axes), tracks, counted=not axes) for axes, tracks in by_axes.items()]
 
 
-def _merge_keys(
-    axes: tuple[str, ...], labels: Mapping[str, Ints], columns: Sequence[Column], step_axes: Sequence[str]
-) -> Rows:
-    """labels: for each key, one row of integers for each record; the first of them is TensorBoard's step."""
-    alike: list[tuple[Ints, list[str]]] = []
-    for key, mine in labels.items():
-        same = next((keys for other, keys in alike if other is mine or np.array_equal(other, mine)), None)
+class _Layout(NamedTuple):
+    """What tells, without a look at any array, that keys have values in the same rows."""
+
+    steps: tuple[tuple[str, int], ...]
+    """Each step axis, with the identity of the array: keys that were logged together share it."""
+    start: int
+    records: int
+
+    def counts(self) -> Ints:
+        return np.arange(self.start, self.start + self.records, dtype=np.int64)[:, None]
+
+
+def _alike(logs: lox.logdict, columns: Sequence[Column], counted: Mapping[str, int]) -> dict[_Layout, list[Column]]:
+    layouts: dict[str, _Layout] = {}
+    alike: dict[_Layout, list[Column]] = {}
+    for column in columns:
+        key = column.key
+        if key not in layouts:
+            steps = tuple((axis, id(by_key[key])) for axis, by_key in logs.steps.items() if key in by_key)
+            layouts[key] = _Layout(steps, counted.get(key, 0), len(column.values))
+        alike.setdefault(layouts[key], []).append(column)
+    return alike
+
+
+def _merge_tracks(other_axes: list[str], given: list[tuple[Ints, list[Column]]], counted: bool) -> Rows:
+    """given: columns with their labels: a row of integers for each record, the first of them TensorBoard's step."""
+    different: list[tuple[Ints, list[Column]]] = []
+    for labels, columns in given:
+        same = next((there for other, there in different if np.array_equal(other, labels)), None)
         if same is None:
-            alike.append((mine, [key]))
+            different.append((labels, list(columns)))
         else:
-            same.append(key)
-    merged, places = _merge_labels([mine for mine, _ in alike])
-    tracks = [
-        Track(rows, [column for column in columns if column.key in keys])
-        for rows, (_, keys) in zip(places, alike, strict=True)
-    ]
-    kept_axes = [_axis_column(axis, number, merged, columns) for number, axis in enumerate(_others(axes, step_axes), 1)]
-    if kept_axes:
-        tracks.append(Track(np.arange(len(merged)), kept_axes))
-    return Rows(merged[:, 0], tracks, counted=not axes)
+            same += columns
+    merged, places = _merge_labels([labels for labels, _ in different])
+    tracks = [Track(rows, columns) for rows, (_, columns) in zip(places, different, strict=True)]
+    if other_axes:
+        shown = [column for _, columns in different for column in columns]
+        kept = [_axis_column(axis, number, merged, shown) for number, axis in enumerate(other_axes, 1)]
+        tracks.append(Track(EVERY, kept))
+    return Rows(merged[:, 0], tracks, counted)
 
 
-def _merge_labels(labels: list[Ints]) -> tuple[Ints, list[npt.NDArray[np.intp]]]:
+def _merge_labels(labels: list[Ints]) -> tuple[Ints, Sequence[Numbers]]:
     """All different labels, and where each of the given ones is among them."""
     if len(labels) == 1:
-        return labels[0], [np.arange(len(labels[0]))]
+        return labels[0], [EVERY]
     numbered = np.concatenate([np.column_stack([mine, _occurrences(mine)]) for mine in labels])
     merged, first, place = np.unique(numbered, axis=0, return_index=True, return_inverse=True)
     place = place.reshape(-1)
@@ -111,6 +136,8 @@ def _labels(logs: lox.logdict, key: str, axes: tuple[str, ...], step_axes: Seque
         )
     steps = _whole_numbers(np.asarray(logs.steps[axis][key]), key, axis)
     others = [np.asarray(logs.steps[other][key]).astype(np.float64) for other in _others(axes, step_axes)]
+    if not others:
+        return steps[:, None]
     # As bits, so that all labels are integers and a nan is equal to itself.
     return np.column_stack([steps, *(other.view(np.int64) for other in others)])
 
@@ -121,7 +148,9 @@ def _others(axes: tuple[str, ...], step_axes: Sequence[str]) -> list[str]:
 
 
 def _whole_numbers(steps: Array, key: str, axis: str) -> Ints:
-    numbers = steps.astype(np.float64) if steps.dtype.kind not in "iub" else steps
+    if steps.dtype.kind in "ib":
+        return steps.astype(np.int64)
+    numbers = steps if steps.dtype.kind == "u" else steps.astype(np.float64)
     with np.errstate(invalid="ignore"):
         whole = numbers.astype(np.int64)
     wrong = np.flatnonzero((whole != numbers) | (np.sign(whole) != np.sign(numbers)))
@@ -131,11 +160,6 @@ def _whole_numbers(steps: Array, key: str, axis: str) -> Ints:
             "steps are whole numbers of 64 bits. Choose another axis with step_axis=."
         )
     return whole
-
-
-def _counts(logs: lox.logdict, key: str, columns: Sequence[Column], start: int) -> Ints:
-    records = next(len(column.values) for column in columns if column.key == key)
-    return np.arange(start, start + records, dtype=np.int64)[:, None]
 
 
 def _axis_column(axis: str, number: int, merged: Ints, columns: Sequence[Column]) -> Column:

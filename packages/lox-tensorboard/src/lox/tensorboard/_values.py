@@ -42,8 +42,8 @@ class ValueEncoder:
         layout = _IMAGE_LAYOUTS.get(value.ndim)
         if layout is None or 0 in value.shape or (value.ndim > 2 and value.shape[-1] not in (1, 3, 4)):
             raise KindError(
-                f"{BACKEND}: {name!r} cannot be an image: a record has shape {value.shape}. An image is height x width, "
-                "height x width x channels, or several of the latter; channels are 1, 3 or 4."
+                f"{BACKEND}: {name!r} cannot be an image: a record has shape {value.shape}. An image is height x "
+                "width, height x width x channels, or several of the latter; channels are 1, 3 or 4."
             )
         pixels = _as_pixels(name, value, check=name not in self._images_seen)
         self._images_seen.add(name)
@@ -74,6 +74,8 @@ class ValueEncoder:
 
 def as_float32(values: Array) -> npt.NDArray[np.float32]:
     """Numbers as TensorBoard stores scalars; what is beyond float32 is shown as infinite, as by its own writer."""
+    if values.dtype != np.float64:
+        return values.astype(np.float32, copy=False)
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
@@ -98,7 +100,7 @@ def _histogram(name: str, value: Array) -> list[Summary.Value]:
 
 def _as_pixels(name: str, value: Array, check: bool) -> npt.NDArray[np.uint8]:
     if value.dtype == np.uint8:
-        return value
+        return value.astype(np.uint8, copy=False)
     floats = value.astype(np.float64) if value.dtype.kind in "bf" else value.astype(np.float64) / 255
     tolerance = 1 / 255
     low, high = np.nanmin(floats, initial=0), np.nanmax(floats, initial=1)
