@@ -1,4 +1,10 @@
-"""Where logs go: the `Logger` base, the registry of backends, and the everyday ones."""
+"""Where logs go: the `Logger` base, the registry of backends, and the everyday ones.
+
+`create("save", path="runs")` makes a logger by name; `available()` tells which names are installed. The
+class of every installed backend is also an attribute: `lox.loggers.SaveLogger("runs")`.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from lox.loggers._errors import DuplicateLoggerError as DuplicateLoggerError
 from lox.loggers._errors import LoggerClosedError as LoggerClosedError
@@ -10,7 +16,40 @@ from lox.loggers._errors import LoggerWarning as LoggerWarning
 from lox.loggers._errors import RecordError as RecordError
 from lox.loggers._errors import RunExistsError as RunExistsError
 from lox.loggers._errors import RunFormatError as RunFormatError
+from lox.loggers._load import load as load
 from lox.loggers._logger import Logger as Logger
+from lox.loggers._registry import Backend as Backend
+from lox.loggers._registry import available as available
+from lox.loggers._registry import create as create
+from lox.loggers._registry import get as get
 from lox.loggers._run import LoggerState as LoggerState
 from lox.loggers._run import Run as Run
 from lox.loggers._run import Writer as Writer
+
+if TYPE_CHECKING:  # at run time these come from the registry, like everybody else's
+    from lox.loggers._console import ConsoleLogger as ConsoleLogger
+    from lox.loggers._csv import CsvLogger as CsvLogger
+    from lox.loggers._jsonl import JsonlLogger as JsonlLogger
+    from lox.loggers._memory import MemoryLogger as MemoryLogger
+    from lox.loggers._multi import MultiLogger as MultiLogger
+    from lox.loggers._progress import ProgressLogger as ProgressLogger
+    from lox.loggers._save import SaveLogger as SaveLogger
+
+
+def __getattr__(name: str) -> Any:
+    from lox.loggers._registry import by_class_name, class_names
+
+    # Anything else is a typing error or a probe such as __path__: no reason to read metadata.
+    found = by_class_name(name) if name[:1].isupper() else None
+    if found is None:
+        raise AttributeError(
+            f"module 'lox.loggers' has no attribute {name!r}"
+            + (f"; the installed loggers are {', '.join(class_names())}" if name.endswith("Logger") else "")
+        )
+    return found
+
+
+def __dir__() -> list[str]:
+    from lox.loggers._registry import class_names
+
+    return sorted({*globals(), *class_names()})

@@ -13,6 +13,7 @@ itself, by the next call from Python: a spooled or tapped function, `init`, `log
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 import weakref
@@ -23,13 +24,14 @@ import jax
 import numpy as np
 
 import lox
-from lox import _host
+from lox import _host, _jax_compat
 from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
     LoggerStateError,
     RunExistsError,
 )
+from lox.loggers._records import one_record, to_host
 from lox.loggers._resume import Steps, WrittenSteps
 from lox.loggers._run import LoggerState, Run, Writer, numbered, run_name
 from lox.loggers._sink import Sink
@@ -42,7 +44,7 @@ OnError = Literal["raise", "warn"]
 Processes = Literal["first", "all"]
 
 # Ids are given out once for the whole process, so that a state of another logger is noticed.
-_run_ids = itertools.count()
+run_ids = itertools.count()
 
 
 class Logger(abc.ABC):
@@ -77,7 +79,6 @@ class Logger(abc.ABC):
         self.if_exists = if_exists
         self.on_error = on_error
         self.processes = processes
-        self._process_index = 0
         self._sink = Sink(
             type(self).__name__, on_error=on_error, queue_size=queue_size, flush_interval=self.flush_interval
         )
@@ -107,8 +108,9 @@ class Logger(abc.ABC):
         """Opens a run named after `key`; `jax.vmap(logger.init)(keys)` opens one for each."""
         self._ready()
         words, impl = _key_words(key)
-        self._process_index = jax.process_index()
-        opened = _host.call(functools.partial(self._open_lanes, impl), words, jax.ShapeDtypeStruct((), np.int32))
+        # The process is asked for here, not in the host call, which must not call JAX.
+        host = functools.partial(self._open_lanes, impl, jax.process_index())
+        opened = _host.call(host, words, jax.ShapeDtypeStruct((), np.int32))
         self._raise_pending()
         return LoggerState(run=opened)
 
@@ -145,21 +147,22 @@ class Logger(abc.ABC):
         if not isinstance(logs, lox.logdict):
             if not isinstance(logs, Mapping):
                 raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
-            logs = lox.logdict(dict(logs), steps={axis: dict.fromkeys(logs, step) for axis, step in steps.items()})
+            logs = one_record(logs, steps)
         elif steps:
             raise LoggerOptionError(f"a logdict has its own steps; {', '.join(steps)} cannot be given beside it")
         self._send(state, logs)
 
     def flush(self) -> None:
         """Returns when every record that was logged before has been written and flushed."""
-        self._settle(self._sink.flush)
+        self._settle(Sink.flush)
 
     def close(self) -> None:
         """Flushes, closes all runs and ends the background thread. A second call does nothing."""
         try:
-            self._settle(self._sink.close)
+            self._settle(Sink.close)
         finally:
-            self._sink.failures.tell_lost()
+            for sink in self._sinks():
+                sink.failures.tell_lost()
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -172,83 +175,95 @@ class Logger(abc.ABC):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # The way from JAX to the sink. MultiLogger has its own of these.
+    # The way from JAX to the sink. MultiLogger has its own of these three.
 
-    def _open_lanes(self, impl: str | None, lanes: tuple[int, ...], words: np.ndarray) -> np.ndarray:
-        ids = [self._open_one(impl, tuple(map(int, row))) for row in words.reshape(-1, words.shape[-1])]
-        return np.asarray(ids, np.int32).reshape(lanes)
+    def _sinks(self) -> list[Sink]:
+        return [self._sink]
+
+    def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...]) -> int:
+        """Opens the run for a key and returns its id. A failure is kept, and the id leads nowhere."""
+        run_id = next(run_ids)
+        if self.processes == "first" and process_index != 0:
+            self._sink.add(run_id, None)
+            return run_id
+        name = run_name(words, impl, process_index if self.processes == "all" else None)
+        if self.if_exists == "resume" and (same := self._sink.find(name)) is not None:
+            return same  # already open here: to continue it is to go on with it
+        self._sink.add(run_id, functools.partial(self._open_run, Run(name, words, process_index)))
+        return run_id
 
     def _receive(self, delivery: _host.Delivery) -> None:
+        """The host's end of every delivery."""
         try:
             self._sink.deliver(delivery)
         except LoggerClosedError as error:  # raised to the user, not into the running program
             self._sink.failures.keep(error, "delivering")
 
-    def _raise_pending(self) -> None:
-        self._sink.failures.raise_pending()
-
-    def _is_closed(self) -> bool:
-        return self._sink.closed
-
     # Helpers.
 
+    def _open_lanes(
+        self, impl: str | None, process_index: int, lanes: tuple[int, ...], words: np.ndarray
+    ) -> np.ndarray:
+        keys = words.reshape(-1, words.shape[-1]).tolist()
+        return np.asarray([self._open_one(impl, process_index, tuple(key)) for key in keys], np.int32).reshape(lanes)
+
     def _send(self, state: LoggerState, logs: lox.logdict) -> None:
-        _host.send(_host.Receiver(self._receive, state.run), logs)
+        if _jax_compat.tracing_now():
+            _host.send(_host.Receiver(self._receive, state.run), logs)
+        else:  # nothing to trace: straight to the host, where 64-bit values and text may stay what they are
+            self._receive(_host.Delivery((), np.True_, np.asarray(state.run), to_host(logs)))
 
-    def _open_one(self, impl: str | None, words: tuple[int, ...]) -> int:
-        run_id = next(_run_ids)
-        if self.processes == "first" and self._process_index != 0:
-            self._sink.add(run_id, None)
-            return run_id
-        name = run_name(words, impl, self._process_index if self.processes == "all" else None)
-        if self.if_exists == "resume" and (same := self._sink.find(name)) is not None:
-            return same  # already open here: continuing it is to go on with it
-        self._sink.add(run_id, functools.partial(self._open_run, name, words))
-        return run_id
-
-    def _open_run(self, name: str, words: tuple[int, ...]) -> tuple[Run, Writer, WrittenSteps | None]:
+    def _open_run(self, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
         """Finds the name and opens the run. Runs on the worker thread, like all that touches a backend."""
-        run = Run(name, words, self._process_index)
-        there = self._sink.find(name) is not None or self.exists(name)
-        if not there or self.if_exists == "new":
+        if self.if_exists == "new" or not self._taken(run.name):
             return self._open_new(run)
         if self.if_exists == "replace":
-            self._sink.retire(name)
-            self.remove(name)
+            self._sink.retire(run.name)
+            self.remove(run.name)
             return run, self.open(run), None
         if self.if_exists == "resume":
-            written = WrittenSteps(self.written(name))
-            run = Run(name, words, self._process_index, resume=True)
+            written = WrittenSteps(self.written(run.name))
+            run = dataclasses.replace(run, resume=True)
             return run, self.open(run), written
         raise RunExistsError(
-            f'{type(self).__name__}: run {name!r} exists already; delete it, or say if_exists="new", "replace" or "resume"'
+            f"{type(self).__name__}: run {run.name!r} exists already; delete it, or say if_exists='new', "
+            "'replace' or 'resume'"
         )
 
-    def _open_new(self, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
-        for name in numbered(run.name):
-            if self._sink.find(name) is not None or self.exists(name):
-                continue
-            numbered_run = Run(name, run.key, run.process_index)
+    def _open_new(self, run: Run) -> tuple[Run, Writer, None]:
+        names = (name for name in numbered(run.name) if not self._taken(name))
+        while True:
+            named = dataclasses.replace(run, name=next(names))
             try:
-                return numbered_run, self.open(numbered_run), None
+                return named, self.open(named), None
             except RunExistsError:  # somebody else took the name since we looked
                 if self.if_exists != "new":
                     raise
-        raise AssertionError("numbers do not run out")
 
-    def _settle(self, wait: Callable[[], None]) -> None:
-        """Lets the device deliver, then `wait`s for the writers, whatever the first has raised."""
+    def _taken(self, name: str) -> bool:
+        return self._sink.find(name) is not None or self.exists(name)
+
+    def _settle(self, finish: Callable[[Sink], None]) -> None:
+        """Lets the device deliver, then has every sink finish, whatever the others have raised."""
         if self._sink.foreign:
             return
         try:
             jax.effects_barrier()
         finally:
-            wait()
+            for sink in self._sinks():
+                finish(sink)
         self._raise_pending()
+
+    def _raise_pending(self) -> None:
+        errors = [error for sink in self._sinks() if (error := sink.failures.take()) is not None]
+        if len(errors) > 1:
+            raise BaseExceptionGroup(f"{len(errors)} loggers failed", errors)
+        if errors:
+            raise errors[0]
 
     def _ready(self) -> None:
         self._raise_pending()
-        if self._is_closed():
+        if self._sink.closed:
             raise LoggerClosedError(f"this {type(self).__name__} is closed: make a new one")
 
     def _check_state(self, state: LoggerState) -> None:

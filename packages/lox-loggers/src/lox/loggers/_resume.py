@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import jax
 import numpy as np
 
 import lox
@@ -15,47 +16,58 @@ Steps = Mapping[str, Mapping[str, np.ndarray]]
 class WrittenSteps:
     """The steps that a run held when it was opened again, key by key.
 
-    Records of a key that has no steps cannot be told apart, so all of them are written.
+    A record is there if one with the same key and the same steps is. Records without steps cannot be told
+    apart, so all of them are written.
     """
 
     def __init__(self, steps: Steps) -> None:
-        self._rows = {key: set(_rows(axes)) for key, axes in steps.items() if axes}
-        self._axes = {key: sorted(axes) for key, axes in steps.items()}
+        self._steps = {key: dict(axes) for key, axes in steps.items()}
+        self._sorted: dict[tuple[str, ...], np.ndarray] = {}
 
     def unwritten(self, logs: lox.logdict) -> lox.logdict:
         """`logs`, a table, without the records that are there already."""
-        kept = {key: self._kept(key, logs) for key in logs}
-        if all(rows is None for rows in kept.values()):
-            return logs
-        return _take(logs, kept)
+        kept = {key: mask for key in logs if (mask := self._new(key, logs)) is not None and not mask.all()}
+        return _take(logs, kept) if kept else logs
 
-    def _kept(self, key: str, logs: lox.logdict) -> np.ndarray | None:
-        """The numbers of the records to keep; None for all of them."""
+    def _new(self, key: str, logs: lox.logdict) -> np.ndarray | None:
+        """Which records of a key are new; None for all of them."""
         axes = {axis: column[key] for axis, column in logs.steps.items() if key in column}
-        if key not in self._rows or sorted(axes) != self._axes[key]:
+        there = self._steps.get(key, {})
+        if not axes or not axes.keys() <= there.keys():
             return None
-        there = self._rows[key]
-        new = [number for number, row in enumerate(_rows(axes)) if row not in there]
-        return np.asarray(new, dtype=np.intp)
+        name = (key, *sorted(axes))
+        if name not in self._sorted:
+            self._sorted[name] = np.unique(_row_codes({axis: there[axis] for axis in axes}))
+        known, codes = self._sorted[name], _row_codes(axes)
+        if not len(known):
+            return None
+        place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+        return known[place] != codes
 
 
-def _rows(axes: Mapping[str, np.ndarray]) -> list[tuple]:
-    # By value, not by dtype: step 3 is step 3, whether it was stored as int32 or as int64.
-    columns = [np.asarray(axes[axis]).tolist() for axis in sorted(axes)]
-    return list(zip(*columns, strict=True))
+def _row_codes(axes: Mapping[str, np.ndarray]) -> np.ndarray:
+    """One comparable value for each row of steps.
+
+    By value, not by dtype: step 3 is step 3, whether stored as int32, int64 or float32. So each number
+    is split into its whole part and what is left.
+    """
+    parts = []
+    for axis in sorted(axes):
+        column = np.asarray(axes[axis])
+        if column.dtype.kind not in "biu":
+            column = np.nan_to_num(column.astype(np.float64))
+        whole = np.floor(column).astype(np.int64)
+        parts += [whole, np.asarray(column - whole, np.float64).view(np.int64)]
+    table = np.ascontiguousarray(np.stack(parts, axis=-1))
+    return table.view(f"V{table.shape[-1] * 8}").reshape(-1)
 
 
-def _take(logs: lox.logdict, kept: Mapping[str, np.ndarray | None]) -> lox.logdict:
-    import jax
+def _take(logs: lox.logdict, kept: Mapping[str, np.ndarray]) -> lox.logdict:
+    keys = [key for key in logs if key not in kept or kept[key].any()]
 
-    def pick(key: str, column):
-        rows = kept[key]
-        return column if rows is None else column[rows]
+    def pick(key: str, leaf: np.ndarray) -> np.ndarray:
+        return leaf[kept[key]] if key in kept else leaf
 
-    keys = [key for key in logs if kept[key] is None or len(kept[key])]
     data = {key: jax.tree_util.tree_map(lambda leaf, key=key: pick(key, leaf), logs[key]) for key in keys}
-    steps = {
-        axis: {key: pick(key, column[key]) for key in keys if key in column} for axis, column in logs.steps.items()
-    }
-    counts = {key: len(jax.tree_util.tree_leaves(data[key])[0]) for key in keys}
-    return lox.logdict(data, steps=steps, counts=counts, stacked=frozenset(keys))
+    steps = {axis: {key: pick(key, column[key]) for key in keys if key in column} for axis, column in logs.steps.items()}
+    return lox.logdict(data, steps=steps, stacked=keys)

@@ -52,11 +52,11 @@ class Failures:
         with self._lock:
             self._keep(error, where, 0)
 
-    def raise_pending(self) -> None:
+    def take(self) -> BaseException | None:
+        """The error to be raised now, if there is one."""
         with self._lock:
             error, self._pending = self._pending, None
-        if error is not None:
-            raise error
+        return error
 
     def tell_lost(self) -> None:
         with self._lock:
@@ -203,11 +203,13 @@ class Sink:
         try:
             yield
         except BaseException as error:  # the thread must live on, whatever a backend raises
-            self.failures.add(error, where, 0 if logs is None else _records(logs))
+            # A writer that gathers rows knows better than we do how many it lost.
+            lost = getattr(error, "lost_records", None)
+            self.failures.add(error, where, lost if lost is not None else _records(logs))
 
 
-def _records(logs: lox.logdict) -> int:
-    return sum(1 for _ in logs.rows())
+def _records(logs: lox.logdict | None) -> int:
+    return 0 if logs is None else sum(1 for _ in logs.rows())
 
 
 _open_sinks: set[Sink] = set()
@@ -222,11 +224,9 @@ def _close_at_exit() -> None:
     with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell
         jax.effects_barrier()
     for sink in sinks:
-        try:
-            sink.close()
-            sink.failures.tell_lost()
-            sink.failures.raise_pending()
-        except Exception as error:  # the other sinks are to be closed too; there is nobody to raise to
+        sink.close()
+        sink.failures.tell_lost()
+        if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
             warnings.warn(f"{sink.owner}: {type(error).__name__}: {error}", LoggerWarning, stacklevel=1)
 
 

@@ -1,0 +1,84 @@
+"""How values of any dtype that JAX has are stored as one that every numpy can load without pickle.
+
+bfloat16, float8, int4 and their like are stored bit for bit as unsigned integers, PRNG keys as their
+words; the name of what they are goes into the manifest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from lox.loggers._errors import RecordError, RunFormatError
+
+_KEY = "key:"
+_METADATA = "lox_prng_key"
+
+
+def key_words(words: np.ndarray, impl: str) -> np.ndarray:
+    """The words of PRNG keys, marked as what they are. The mark is on the dtype, where other code ignores it."""
+    return words.view(np.dtype(words.dtype, metadata={_METADATA: impl}))
+
+
+def name_of(dtype: np.dtype) -> str:
+    """What the manifest calls a dtype."""
+    if dtype.metadata and _METADATA in dtype.metadata:
+        return _KEY + dtype.metadata[_METADATA]
+    if dtype.kind in "US":
+        return dtype.str
+    if dtype.kind in "biufc" or _is_extension(dtype):
+        return dtype.name
+    raise RecordError(f"values of dtype {dtype} cannot be stored: only numbers, PRNG keys and text can")
+
+
+def dtype_of(name: str) -> np.dtype:
+    """The dtype that the manifest calls so; for PRNG keys that of their words."""
+    if name.startswith(_KEY):
+        return np.dtype(np.uint32, metadata={_METADATA: name.removeprefix(_KEY)})
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise RunFormatError(f"unknown dtype {name!r}: the run was written by another version") from None
+
+
+def encode(array: np.ndarray) -> np.ndarray:
+    """The array as it is stored."""
+    if array.dtype.metadata:
+        return array.view(np.dtype(array.dtype.str))
+    return array.view(f"u{array.dtype.itemsize}") if _is_extension(array.dtype) else array
+
+
+def decode(stored: np.ndarray, name: str) -> np.ndarray:
+    """The array as it was, PRNG keys as their words."""
+    dtype = dtype_of(name)
+    return stored if stored.dtype == dtype and not dtype.metadata else stored.view(dtype)
+
+
+def restore(stored: np.ndarray, name: str) -> Any:
+    """The array as it was, PRNG keys as keys."""
+    if not name.startswith(_KEY):
+        return decode(stored, name)
+    import jax
+
+    return jax.random.wrap_key_data(np.asarray(stored), impl=name.removeprefix(_KEY))
+
+
+def promoted(old: str, new: str) -> str | None:
+    """The name of a dtype that holds the values of both; None if there is none."""
+    if old == new:
+        return old
+    if _KEY in (old[:4], new[:4]):
+        return None
+    first, second = dtype_of(old), dtype_of(new)
+    if (first.kind in "US") != (second.kind in "US"):
+        return None  # numpy would turn numbers into text
+    try:
+        return name_of(np.result_type(first, second))
+    except TypeError:
+        return None
+
+
+def _is_extension(dtype: np.dtype) -> bool:
+    return dtype.kind not in "biufcOSUMm" and dtype.type is not np.void and hasattr(ml_dtypes, dtype.name)

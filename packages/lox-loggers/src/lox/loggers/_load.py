@@ -1,0 +1,94 @@
+"""Reading saved runs back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import jax
+import numpy as np
+
+import lox
+from lox.loggers import _dtypes, _tree
+from lox.loggers._errors import RunFormatError
+from lox.loggers._manifest import FILE, Manifest
+from lox.loggers._npy import load_rows
+from lox.loggers._save import whole_rows
+
+
+@overload
+def load(path: str | os.PathLike[str], stack: Literal[True]) -> lox.logdict: ...
+
+
+@overload
+def load(path: str | os.PathLike[str], stack: bool = False) -> Any: ...
+
+
+def load(path: str | os.PathLike[str], stack: bool = False) -> Any:
+    """What a `SaveLogger` has saved: the logdict of a run, or of a folder of runs `{name: logdict}`.
+
+    With `stack=True` the runs of a folder come as one logdict with a leading run axis, in the order of
+    their names, like the logs of `jax.vmap(lox.spool(f))`. Values are numpy arrays (memory-mapped where they
+    are large), PRNG keys JAX key arrays; nested values of classes that JSON does not know come as dicts.
+    """
+    folder = Path(path)
+    if (folder / FILE).is_file():
+        runs = {folder.name: _load_run(folder)}
+        return stack_runs(runs) if stack else runs[folder.name]
+    runs = {run.name: _load_run(run) for run in run_folders(folder)}
+    return stack_runs(runs) if stack else runs
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The runs saved directly below a folder, in order of their names."""
+    if not folder.is_dir():
+        raise RunFormatError(f"{folder} is not a folder: give load the path of a run, or the path of a SaveLogger")
+    found = sorted(child for child in folder.iterdir() if (child / FILE).is_file())
+    if not found:
+        raise RunFormatError(f"{folder} holds no saved runs: no {FILE} in it, nor in a folder directly below it")
+    return found
+
+
+def _load_run(folder: Path) -> lox.logdict:
+    data, steps = {}, {}
+    for key, info in Manifest.read(folder).logs.items():
+        rows = whole_rows(folder, info)
+        if rows == 0:
+            continue
+        leaves = [
+            (column.path, _dtypes.restore(load_rows(folder / column.file)[:rows], column.dtype))
+            for column in info.values
+        ]
+        data[key] = _tree.tree_of(leaves)
+        for axis, column in info.steps.items():
+            steps.setdefault(axis, {})[key] = _dtypes.decode(load_rows(folder / column.file)[:rows], column.dtype)
+    return lox.logdict(data, steps=steps, stacked=list(data))
+
+
+def stack_runs(runs: Mapping[str, lox.logdict]) -> lox.logdict:
+    """Runs with the same keys and numbers of records as one logdict, with a leading run axis."""
+    (first_name, first), *others = runs.items()
+    for name, logs in others:
+        if logs.keys() != first.keys():
+            differing = ", ".join(sorted(logs.keys() ^ first.keys()))
+            raise RunFormatError(f"runs {first_name!r} and {name!r} cannot be stacked: only one of them has {differing}")
+        for key in first:
+            if logs.counts[key] != first.counts[key]:
+                raise RunFormatError(
+                    f"runs {first_name!r} and {name!r} cannot be stacked: {first.counts[key]} and {logs.counts[key]} "
+                    f"records of {key!r}; load them without stack=True"
+                )
+
+    def stacked(*leaves: Any) -> Any:
+        return jax.numpy.stack(leaves) if isinstance(leaves[0], jax.Array) else np.stack(leaves)
+
+    every = list(runs.values())
+    data = {key: jax.tree_util.tree_map(stacked, *[logs[key] for logs in every]) for key in first}
+    steps = {
+        axis: {key: np.stack([logs.steps[axis][key] for logs in every]) for key in by_key}
+        for axis, by_key in first.steps.items()
+    }
+    counts = {key: np.asarray([logs.counts[key] for logs in every]) for key in first}
+    return lox.logdict(data, steps=steps, counts=counts, stacked=list(first))

@@ -1,0 +1,107 @@
+"""A `.npy` file that grows: rows are appended in place, and `np.load` can read it at any moment.
+
+The header is written with room for a longer row count. Appending writes the rows behind the last one
+first, and then the count, a few bytes that lie within one aligned block: whoever reads meanwhile, or after the
+writer was killed, sees the old count or the new one, and behind it at least as many whole rows.
+
+No file is kept open, so any number of runs and keys fit into the limit on open files, and a forked
+child has nothing that it could write a second time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+
+_MAGIC = b"\x93NUMPY\x01\x00"
+_COUNT_DIGITS = 16
+
+
+class NpyFile:
+    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        """A file of rows of the given dtype and shape; made by `create` or `open`."""
+        self.path = path
+        self.dtype = dtype
+        self.shape = shape
+        self._header, self._count_at = _header(dtype, shape)
+        self._row_bytes = dtype.itemsize * math.prod(shape)
+
+    @classmethod
+    def create(cls, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> NpyFile:
+        """An empty file. It appears under its name only when it can be loaded."""
+        file = cls(path, np.dtype(dtype), tuple(shape))
+        file._replace(np.empty((0, *file.shape), file.dtype))
+        return file
+
+    def write(self, row: int, rows: np.ndarray) -> None:
+        """Makes `rows` the last ones, from number `row` on."""
+        data = np.ascontiguousarray(rows, self.dtype)
+        descriptor = os.open(self.path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+        try:
+            _write_at(descriptor, memoryview(data.reshape(-1).view(np.uint8)), len(self._header) + row * self._row_bytes)
+            _write_at(descriptor, memoryview(_count(row + len(data))), self._count_at)
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, rows: int) -> None:
+        """Forgets all but the first `rows`."""
+        self.write(rows, np.empty((0, *self.shape), self.dtype))
+
+    def read(self, rows: int) -> np.ndarray:
+        return load_rows(self.path)[:rows]
+
+    def rewrite(self, rows: np.ndarray) -> None:
+        """Makes these all of the rows, with their dtype. The old file stays readable until the new one is whole."""
+        self.dtype = rows.dtype
+        self._header, self._count_at = _header(self.dtype, self.shape)
+        self._row_bytes = self.dtype.itemsize * math.prod(self.shape)
+        self._replace(rows)
+
+    def _replace(self, rows: np.ndarray) -> None:
+        header = bytearray(self._header)
+        header[self._count_at : self._count_at + _COUNT_DIGITS] = _count(len(rows))
+        replace_file(self.path, bytes(header) + rows.tobytes())
+
+
+def load_rows(path: Path) -> np.ndarray:
+    """What plain `np.load` gives, but without a copy of what may be a large file."""
+    array = np.load(path, mmap_mode="r", allow_pickle=False) if os.path.getsize(path) > 1 << 20 else None
+    return np.load(path, allow_pickle=False) if array is None else array
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Puts a whole file under its name at once."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
+
+
+def _header(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[bytes, int]:
+    """The header for no rows, and where in it the count is."""
+    start = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': ("
+    fixed = len(_MAGIC) + 2
+    start += " " * (-(fixed + len(start)) % _COUNT_DIGITS)  # the count starts on a multiple of its length
+    text = f"{start}{0:>{_COUNT_DIGITS}},{', '.join(map(str, shape))}), }}"
+    text += " " * (-(fixed + len(text) + 1) % 64) + "\n"
+    return _MAGIC + len(text).to_bytes(2, "little") + text.encode("ascii"), fixed + len(start)
+
+
+def _count(rows: int) -> bytes:
+    return f"{rows:>{_COUNT_DIGITS}}".encode("ascii")
+
+
+def _write_at(descriptor: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = _pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
+
+
+def _seek_and_write(descriptor: int, data: memoryview, offset: int) -> int:
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.write(descriptor, data)
+
+
+_pwrite = getattr(os, "pwrite", _seek_and_write)  # Windows has no pwrite

@@ -1,0 +1,68 @@
+"""The little language of LOX_LOGGERS: `console,save:path=runs:if_exists=resume`.
+
+Loggers are separated by commas, options by colons. A value is JSON where it reads as JSON (numbers,
+true, false, null, lists, quoted strings) and text otherwise; commas and colons inside brackets or
+quotes belong to the value, and so does a colon that no `option=` follows: `save:path=C:/runs`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from lox.loggers._errors import LoggerOptionError
+
+_OPTION = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
+
+
+def split_specs(text: str) -> list[str]:
+    """The loggers named in a text; empty ones are left out."""
+    return [spec.strip() for spec in _split(text, ",") if spec.strip()]
+
+
+def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
+    """`save:path=runs` is `("save", {"path": "runs"})`."""
+    name, *parts = _split(spec, ":")
+    options: dict[str, str] = {}
+    last = None
+    for part in parts:
+        match = _OPTION.fullmatch(part)
+        if match:
+            last = match[1]
+            if last in options:
+                raise LoggerOptionError(f"{spec!r} gives the option {last!r} twice")
+            options[last] = match[2]
+        elif last is None:
+            raise LoggerOptionError(
+                f"{spec!r}: {part!r} is not option=value; write a logger as name:option=value:option=value"
+            )
+        else:
+            options[last] += ":" + part
+    return name.strip(), {option: _value(text.strip()) for option, text in options.items()}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Splits where the separator stands outside brackets and quotes."""
+    parts = [""]
+    depth = 0
+    quoted = False
+    for before, char in zip(" " + text, text, strict=False):
+        if char == '"' and before != "\\":
+            quoted = not quoted
+        elif not quoted and char in "[{":
+            depth += 1
+        elif not quoted and char in "]}":
+            depth -= 1
+        if char == separator and depth == 0 and not quoted:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts
