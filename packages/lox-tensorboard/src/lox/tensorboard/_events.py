@@ -31,7 +31,7 @@ def record(event: Event) -> bytes:
 
 def frame(data: bytes) -> bytes:
     length = struct.pack("<Q", len(data))
-    return b"".join([length, checksum(length), data, checksum(data)])
+    return b"".join([length, _checksum(length), data, _checksum(data)])
 
 
 def scalar_records(
@@ -101,5 +101,5 @@ def _as_bytes(numbers: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
     return little_endian.view(np.uint8)
 
 
-def checksum(data: bytes) -> bytes:
+def _checksum(data: bytes) -> bytes:
     return _as_bytes(_crc.masked(np.array([_crc.crc32c(data)], np.uint32))).tobytes()

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 from lox.loggers import RecordError
-from lox.tensorboard._events import checksum
 
-_HEADER = struct.Struct("<Q4s")
-_FOOTER_SIZE = 4
+T = TypeVar("T")
+
+_LENGTH = struct.Struct("<Q")
+_HEADER_SIZE, _FOOTER_SIZE = 12, 4
+_FRAME_SIZE = _HEADER_SIZE + _FOOTER_SIZE
 
 
 class EventFile:
@@ -92,32 +95,30 @@ def event_files(folder: Path) -> list[Path]:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a file, up to the first damage: a killed process can leave half a record at the end."""
+    """The events of a file, without half a record that a killed process may have left at its end."""
+    left = path.stat().st_size
     with path.open("rb") as file:
-        while len(header := file.read(_HEADER.size)) == _HEADER.size:
-            length, length_checksum = _HEADER.unpack(header)
-            if checksum(header[:8]) != length_checksum:
+        while left >= _FRAME_SIZE:
+            (length,) = _LENGTH.unpack(file.read(_HEADER_SIZE)[:8])
+            left -= _FRAME_SIZE + length
+            if left < 0:
                 return
-            data = file.read(length)
-            footer = file.read(_FOOTER_SIZE)
-            if len(footer) < _FOOTER_SIZE:
-                return
-            yield Event.FromString(data)
+            yield Event.FromString(file.read(length))
+            file.read(_FOOTER_SIZE)
 
 
-def shown_steps(folder: Path) -> dict[str, npt.NDArray[np.int64]]:
-    """For each tag of a run, the steps at which TensorBoard shows a value."""
-    steps: dict[str, list[int]] = {}
+def shown(paths: Iterable[Path], take: Callable[[Event, Summary.Value], T]) -> dict[str, list[tuple[int, T]]]:
+    """What TensorBoard shows of the event files of a run: for each tag, its steps, each with what `take` keeps of the value."""
+    values: dict[str, list[tuple[int, T]]] = {}
     restarts = 0
-    for path in event_files(folder):
-        for event in read_events(path):
-            if event.session_log.status == SessionLog.START:
-                restarts += 1
-                if restarts > 1:  # the first one is the start
-                    steps = {tag: [step for step in there if step < event.step] for tag, there in steps.items()}
-            for value in event.summary.value:
-                steps.setdefault(value.tag, []).append(event.step)
-    return {tag: np.array(there, np.int64) for tag, there in steps.items()}
+    for event in itertools.chain.from_iterable(map(read_events, paths)):
+        if event.session_log.status == SessionLog.START:
+            restarts += 1
+            if restarts > 1:  # the first one is the start
+                values = {tag: [item for item in there if item[0] < event.step] for tag, there in values.items()}
+        for value in event.summary.value:
+            values.setdefault(value.tag, []).append((event.step, take(event, value)))
+    return values
 
 
 def purge(step: int, wall_time: float) -> list[Event]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from lox.tensorboard._files import event_files, purge, read_events, shown_steps
+from lox.tensorboard._files import event_files, purge, shown
 from lox.tensorboard._rows import Rows, Track
 
 
@@ -23,7 +23,9 @@ class Past:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._steps = shown_steps(folder)
+        self._files = event_files(folder)
+        there = shown(self._files, lambda event, value: None)
+        self._steps = {tag: np.array([step for step, _ in values], np.int64) for tag, values in there.items()}
         self._resumed_at: int | None = None
         self._counted: set[str] = set()
 
@@ -36,7 +38,7 @@ class Past:
         events: list[Event] = []
         counted = {tag for rows in batch if rows.counted for tag in _tags(rows)}
         if self._resumed_at is not None and (returned := counted - self._counted):
-            events += self._restored(returned, self._resumed_at)
+            events += _values_from(self._resumed_at, returned, self._files)
         self._counted |= counted
         stepped = [rows for rows in batch if not rows.counted]
         if self._resumed_at is None and stepped:
@@ -47,15 +49,8 @@ class Past:
     def _purged(self, start: int, wall_time: float) -> list[Event]:
         if not any((there >= start).any() for there in self._steps.values()):
             return []
-        return [*purge(start, wall_time), *self._restored(self._counted, start)]
-
-    def _restored(self, tags: Collection[str], start: int) -> Iterator[Event]:
-        """The values of these tags that the purge hides."""
-        for path in event_files(self._folder):
-            for event in read_events(path):
-                values = [value for value in event.summary.value if value.tag in tags]
-                if values and event.step >= start:
-                    yield Event(wall_time=event.wall_time, step=event.step, summary=Summary(value=values))
+        # Our own file too: such keys may have been written since the run was opened again.
+        return [*purge(start, wall_time), *_values_from(start, self._counted, event_files(self._folder))]
 
     def _unwritten(self, rows: Rows) -> Rows:
         """Without the values at steps before the resumed one that are there already."""
@@ -72,6 +67,18 @@ class Past:
         new = np.flatnonzero((steps >= start) | ~np.isin(steps, np.concatenate(there)))
         columns = [column._replace(values=column.values[new]) for column in track.columns]
         return Track(np.arange(len(all_steps))[track.rows][new], columns)
+
+
+def _values_from(start: int, tags: Collection[str], paths: Iterable[Path]) -> list[Event]:
+    """The values of these tags that a purge from `start` on hides."""
+
+    def take(event: Event, value: Summary.Value) -> Event | None:
+        if value.tag not in tags or event.step < start:
+            return None
+        return Event(wall_time=event.wall_time, step=event.step, summary=Summary(value=[value]))
+
+    there = shown(paths, take)
+    return [event for tag in sorted(tags) for _, event in there.get(tag, ()) if event is not None]
 
 
 def _tags(rows: Rows) -> Iterator[str]:
