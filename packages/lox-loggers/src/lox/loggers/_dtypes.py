@@ -50,9 +50,16 @@ def encode(array: np.ndarray) -> np.ndarray:
     return array.view(f"u{array.dtype.itemsize}") if _is_extension(array.dtype) else array
 
 
+def stored_dtype(name: str) -> np.dtype:
+    """What the dtype that the manifest calls so is stored as."""
+    return encode(np.empty(0, dtype_of(name))).dtype
+
+
 def decode(stored: np.ndarray, name: str) -> np.ndarray:
     """The array as it was, PRNG keys as their words."""
     dtype = dtype_of(name)
+    if stored.dtype != stored_dtype(name):
+        return stored  # made wider by a writer that was killed before it could say so
     return stored if stored.dtype == dtype and not dtype.metadata else stored.view(dtype)
 
 

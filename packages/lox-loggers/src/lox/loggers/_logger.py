@@ -18,7 +18,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 import jax
 import numpy as np
@@ -60,7 +60,7 @@ class Logger(abc.ABC):
     queue_size: how many deliveries may wait to be written before the program has to wait.
     """
 
-    flush_interval: ClassVar[float | None] = 1.0
+    flush_interval: float | None = 1.0
     """Written rows are flushed after this many seconds at the latest; None: only when asked."""
 
     def __init__(

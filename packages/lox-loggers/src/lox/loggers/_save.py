@@ -165,9 +165,11 @@ class _StoredKey:
         for name, column in stored._columns.items():
             there = load_rows(folder / column.file) if (folder / column.file).exists() else None
             if there is None:
-                dtype = _dtypes.encode(np.empty(0, _dtypes.dtype_of(column.dtype))).dtype
+                dtype = _dtypes.stored_dtype(column.dtype)
                 stored._files[name] = NpyFile.create(folder / column.file, dtype, column.shape)
                 continue
+            if there.dtype != _dtypes.stored_dtype(column.dtype):
+                column.dtype, stored.changed = _dtypes.name_of(there.dtype), True
             stored._files[name] = NpyFile(folder / column.file, there.dtype, there.shape[1:])
             stored._files[name].truncate(rows)
         return stored

@@ -1,0 +1,48 @@
+"""Numbers for people: few digits, and how they went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def short(number: float) -> str:
+    """At most four significant digits."""
+    if isinstance(number, int) or (math.isfinite(number) and number == int(number) and abs(number) < 1e6):
+        return str(int(number))
+    return f"{number:.4g}"
+
+
+def sparkline(numbers: Sequence[float] | np.ndarray, width: int = 16) -> str:
+    """The course of the numbers in `width` characters; a blank where they are not finite."""
+    values = np.asarray(numbers, np.float64)
+    if len(values) > width:  # each character is the mean of its share, so that nothing is skipped
+        edges = np.linspace(0, len(values), width + 1).astype(int)
+        values = np.asarray([_mean(values[a:b]) for a, b in zip(edges, edges[1:], strict=False)])
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return " " * len(values)
+    low, high = finite.min(), finite.max()
+    span = (high - low) or 1.0
+    return "".join(
+        _BARS[int((value - low) / span * (len(_BARS) - 1))] if math.isfinite(value) else " " for value in values
+    )
+
+
+def as_float(value: object) -> float | None:
+    """A scalar as a float, the mean of an array; None for what has neither."""
+    array = np.asarray(value)
+    if array.dtype.kind in "USO" or array.size == 0:
+        return None
+    if array.dtype.kind == "c":
+        array = np.abs(array)
+    return float(np.mean(array.astype(np.float64)))
+
+
+def _mean(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else math.nan

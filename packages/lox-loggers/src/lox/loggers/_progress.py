@@ -1,0 +1,167 @@
+"""`ProgressLogger`: a progress bar driven by what is logged."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import IO, Any
+
+import lox
+from lox.loggers._board import Board, RunBoard
+from lox.loggers._errors import LoggerOptionError
+from lox.loggers._logger import Logger
+from lox.loggers._numbers import short
+from lox.loggers._run import Run
+
+_MAX_BARS = 8  # with more runs than this there is one bar for all
+
+
+class ProgressLogger(Logger):
+    """Shows how far each run is.
+
+    total: how many steps there are; None if that is not known.
+    axis: the step axis that tells how far it is, the first step being number `start`; records without that axis are
+        counted instead.
+    metrics: the keys whose latest values are shown beside the bar; `fnmatch` patterns work.
+    file: where to; standard error if None. Where it is no terminal, a line tells of each tenth of the way.
+    live: True or False to have the bar or the lines whatever `file` is.
+    """
+
+    def __init__(
+        self,
+        total: int | None = None,
+        *,
+        axis: str = "step",
+        start: int = 0,
+        metrics: str | Sequence[str] = (),
+        file: IO[str] | None = None,
+        live: bool | None = None,
+        **options: Any,
+    ) -> None:
+        if total is not None and total < 1:
+            raise LoggerOptionError(f"ProgressLogger: total={total!r}; it must be at least 1, or None")
+        self.flush_interval = 0.1
+        super().__init__(**options)
+        self.total = total
+        self._axis = axis
+        self._start = start
+        self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        self._file = file
+        self._live = live
+        self._board = Board()
+        self._open_runs = 0
+        self._display: _Bars | _Lines | None = None
+
+    def open(self, run: Run) -> ProgressWriter:
+        self._board.runs[run.name] = RunBoard(run.name)
+        self._open_runs += 1
+        return ProgressWriter(self, run.name)
+
+    def done(self, run: RunBoard) -> int:
+        """How many steps a run has made."""
+        count = int(run.steps[self._axis]) - self._start + 1 if self._axis in run.steps else run.records
+        return count if self.total is None else min(count, self.total)
+
+    def beside(self, runs: Sequence[RunBoard]) -> str:
+        """The chosen metrics, the mean over the runs where there are several."""
+        parts = []
+        for key in dict.fromkeys(key for run in runs for key in run.latest):
+            if any(fnmatchcase(key, pattern) for pattern in self._metrics):
+                values = [run.latest[key] for run in runs if key in run.latest]
+                parts.append(f"{key}={short(sum(values) / len(values))}")
+        return " ".join(parts)
+
+    def groups(self) -> list[tuple[str, list[RunBoard]]]:
+        """The runs behind each bar."""
+        runs = list(self._board.runs.values())
+        if len(runs) > _MAX_BARS:
+            return [(f"{len(runs)} runs", runs)]
+        return [(self._board.short_name(run), [run]) for run in runs]
+
+    def _draw(self) -> None:
+        if self._display is None:
+            file = self._file or sys.stderr
+            live = file.isatty() if self._live is None else self._live
+            self._display = _Bars(file) if live else _Lines(file)
+        self._display.draw(self)
+
+    def _closed(self) -> None:
+        self._open_runs -= 1
+        if self._open_runs == 0 and self._display is not None:
+            self._draw()
+            self._display.stop()
+            self._display = None
+
+
+class ProgressWriter:
+    def __init__(self, logger: ProgressLogger, name: str) -> None:
+        self._logger = logger
+        self._run = logger._board.runs[name]
+
+    def write(self, logs: lox.logdict) -> None:
+        self._run.add(logs)
+
+    def flush(self) -> None:
+        self._logger._draw()
+
+    def close(self) -> None:
+        self._logger._closed()
+
+
+class _Bars:
+    def __init__(self, file: IO[str]) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[beside]}"),
+            console=Console(file=file),
+            auto_refresh=False,
+        )
+        self._tasks: dict[str, Any] = {}
+        self._progress.start()
+
+    def draw(self, logger: ProgressLogger) -> None:
+        groups = logger.groups()
+        for title in [title for title in self._tasks if title not in dict(groups)]:
+            self._progress.remove_task(self._tasks.pop(title))  # more runs came, and have one bar now
+        for title, runs in groups:
+            total = None if logger.total is None else logger.total * len(runs)
+            done, beside = sum(map(logger.done, runs)), logger.beside(runs)
+            if title not in self._tasks:
+                self._tasks[title] = self._progress.add_task(title, total=total, beside="")
+            self._progress.update(self._tasks[title], completed=done, total=total, beside=beside)
+        self._progress.refresh()
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+
+class _Lines:
+    """A line for each tenth of the way, or each ten seconds where the end is not known."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._shown: dict[str, int] = {}
+        self._started = time.monotonic()
+
+    def draw(self, logger: ProgressLogger) -> None:
+        for title, runs in logger.groups():
+            done = sum(map(logger.done, runs))
+            seconds = time.monotonic() - self._started
+            total = None if logger.total is None else logger.total * len(runs)
+            tenth = int(seconds / 10) if total is None else 10 * done // total
+            if done and tenth > self._shown.get(title, 0):
+                self._shown[title] = tenth
+                of = "" if total is None else f"/{total} ({100 * done // total}%)"
+                self._file.write(f"{title}  {done}{of}  {short(done / max(seconds, 1e-3))}/s  {logger.beside(runs)}".rstrip() + "\n")
+        self._file.flush()
+
+    def stop(self) -> None:
+        pass
