@@ -1,0 +1,51 @@
+"""What a run that is continued holds already: from its earlier files on this disk, and from the server."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from lox.loggers import LoggerWarning
+from lox.wandb._runfile import Row, read_rows
+
+
+class Earlier:
+    """Which steps each name has, and which number wandb would give to the next row."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        # Of a histogram or an image it matters only that it is there.
+        self._rows = [{name: _small(value) for name, value in row.items()} for row in rows]
+        self._asked: dict[tuple[str, tuple[str, ...]], set[tuple[Any, ...]]] = {}
+        self.next_number = 1 + max((row.get("_step", -1) for row in self._rows), default=-1)
+
+    def steps(self, name: str, axes: tuple[str, ...]) -> set[tuple[Any, ...]]:
+        """The steps along `axes` for which there is a value of `name`. Without axes, no records can be told apart."""
+        if not axes:
+            return set()
+        if (name, axes) not in self._asked:
+            needed = {name, *axes}
+            self._asked[name, axes] = {
+                tuple(row[axis] for axis in axes) for row in self._rows if needed <= row.keys()
+            }
+        return self._asked[name, axes]
+
+
+def _small(value: Any) -> Any:
+    return value if isinstance(value, int | float) else None
+
+
+def earlier_rows(run: wandb.Run, files: list[Path]) -> Earlier:
+    """What `run`, just opened to be continued, held before. files: those of it on this disk, but for the new one."""
+    rows = [row for file in files for row in read_rows(file)]
+    if run.resumed:  # the server has the run; what other machines logged to it is only there
+        try:
+            rows += wandb.Api().run(run.path).scan_history()
+        except (wandb.Error, ValueError, OSError) as error:
+            if not rows:
+                message = f"WandbLogger: the rows that {run.path} holds could not be read, so some may come twice: {error}"
+                warnings.warn(message, LoggerWarning, stacklevel=2)
+    return Earlier(rows)

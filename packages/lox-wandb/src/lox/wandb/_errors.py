@@ -1,0 +1,25 @@
+"""The errors of lox.wandb: all of them are `lox.LoxError`s, hence `ValueError`s."""
+
+from __future__ import annotations
+
+from lox import LoxError
+
+
+class WandbError(LoxError):
+    """wandb could not do what was asked of it."""
+
+
+class WandbOptionError(WandbError, TypeError):
+    """An option that `WandbLogger` or `wandb.init` does not take, or a value that it refuses."""
+
+
+class WandbLoginError(WandbError):
+    """An online run was asked for, and there is no API key."""
+
+
+class WandbKeyError(WandbError):
+    """A key or step axis that wandb keeps for itself, or one name for two things."""
+
+
+class WandbFinishedError(WandbError):
+    """Something was logged to a run that is finished."""

@@ -1,0 +1,233 @@
+"""`WandbLogger`: one wandb run for each key, all of them alive at once."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import re
+import secrets
+import shutil
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+import wandb
+
+from lox import _host, logdict
+from lox.loggers import Logger, LoggerState, Run, RunExistsError
+from lox.loggers._sink import _close_at_exit
+from lox.loggers.kinds import Kinds
+from lox.wandb._earlier import earlier_rows
+from lox.wandb._errors import WandbError, WandbOptionError
+from lox.wandb._options import (
+    check_arguments,
+    check_folder,
+    check_login,
+    effective,
+    light_settings,
+    resolve_mode,
+    wandb_folder,
+)
+from lox.wandb._rows import check_names
+from lox.wandb._runfile import find_run_files, read_info
+from lox.wandb._summary import How, Summary
+from lox.wandb._values import BACKEND, SUPPORTED_KINDS, ValueEncoder, plain
+from lox.wandb._writer import RunWriter
+
+_OWN = {"kinds", "summary", "sample_rate", "fps", "path", "if_exists", "on_error", "processes", "queue_size"}
+_BASE = {"if_exists", "on_error", "processes", "queue_size"}
+
+
+class WandbLogger(Logger):
+    """Logs to Weights & Biases: each key that `init` is given opens a run, named after it, in one group.
+
+    Scalars are curves over the step axis they were logged with, arrays are histograms, nested values are `key/leaf`.
+
+    kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
+        scalar, histogram, image, text, audio, video, table, hparams (which go to the run's config), and skip.
+    summary: what the run's summary keeps of a key, by key pattern: `{"loss": "min", "acc*": ("max", "last")}`. One of
+        min, max, mean, last, first, none, or several.
+    sample_rate: of values of the kind audio, in frames per second. fps: of those of the kind video.
+    path: where files go; wandb's name for it, `dir`, works too.
+    options: those of every logger (`if_exists`, `on_error`, `processes`, `queue_size`), and all that `wandb.init`
+        takes: `project`, `entity`, `group`, `config`, `mode`, `tags`, `settings`, ... `name` goes before the key's.
+    """
+
+    def __init__(
+        self,
+        *,
+        kinds: Mapping[str, str] | None = None,
+        summary: How | Mapping[str, How] | None = None,
+        sample_rate: int = 44100,
+        fps: int = 8,
+        path: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
+        base = {name: options.pop(name) for name in _BASE & options.keys()}
+        arguments = _with_folder(options, path)
+        check_arguments(arguments, _OWN)
+        self._kinds = Kinds(kinds, backend=BACKEND, supported=SUPPORTED_KINDS)
+        self._summary = Summary(summary)
+        self._rates = (_check_rate("sample_rate", sample_rate), _check_rate("fps", fps))
+        self.mode = resolve_mode(arguments)
+        if self.mode == "online":
+            check_login(arguments)
+        if self.mode != "disabled" and arguments.get("dir") is not None:
+            check_folder(arguments["dir"])
+        self._arguments = arguments
+        self._group = effective(arguments, "group")
+        self._project = effective(arguments, "project")
+        self._new_group = f"lox-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        self._folder = wandb_folder(arguments)
+        self._unreachable: WandbError | None = None
+        super().__init__(**base)
+
+    # What the base asks of a backend.
+
+    def open(self, run: Run) -> RunWriter:
+        before = self._files(run.name) if self.if_exists == "resume" else []
+        opened = self._start(run, before)
+        # wandb ends its runs at interpreter exit, and what is registered last runs first.
+        atexit.unregister(_close_at_exit)
+        atexit.register(_close_at_exit)
+        earlier = earlier_rows(opened, before) if before or opened.resumed else None
+        return RunWriter(
+            opened, kinds=self._kinds, summary=self._summary, encoder=ValueEncoder(*self._rates), earlier=earlier
+        )
+
+    def exists(self, name: str) -> bool:
+        """Whether this disk has the run. Of runs that only the server has, wandb tells when they are opened."""
+        return bool(self._files(name))
+
+    def remove(self, name: str) -> None:
+        """Deletes the run's files. On the server, opening it again replaces it."""
+        for file in self._files(name):
+            shutil.rmtree(file.parent)
+
+    # What is wandb's own.
+
+    def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
+        """Opens a run named after `key`. config: what its config holds beside that of the logger; arrays in it may be
+        traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own."""
+        self._unreachable = None
+        if config is not None and not isinstance(config, Mapping):
+            raise WandbOptionError(f"{BACKEND}: config must map names to values; got {type(config).__name__}")
+        state = super().init(key)
+        if not config:
+            return state
+        leaves, tree = jax.tree_util.tree_flatten(dict(config))
+        arrays = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray | np.generic)}
+        constants = {place: leaf for place, leaf in enumerate(leaves) if place not in arrays}
+        configure = functools.partial(self._configure_lanes, tree, constants)
+        opened = _host.call(configure, (state.run, arrays), jax.ShapeDtypeStruct((), np.int32))
+        self._raise_pending()
+        return LoggerState(run=opened)
+
+    @property
+    def runs(self) -> tuple[wandb.Run, ...]:  # type: ignore[override]
+        """The live runs, in the order in which they were opened, for all that lox does not cover."""
+        return tuple(writer.run for writer in self._writers())
+
+    def flush(self) -> None:
+        """Returns when every record that was logged before is in its run's file on this disk."""
+        super().flush()
+        for writer in self._writers():
+            writer.settle()
+
+    def _send(self, state: LoggerState, logs: logdict) -> None:
+        check_names(logs, logs.steps)  # in a jitted function this is while it is traced: before anything runs
+        super()._send(state, logs)
+
+    # Helpers.
+
+    def _writers(self) -> list[RunWriter]:
+        return [cast(RunWriter, entry.writer) for entry in self._sink._open()]
+
+    def _configure_lanes(self, tree: Any, constants: Mapping[int, Any], lanes: tuple[int, ...], operands: Any) -> np.ndarray:
+        runs, arrays = operands
+        for lane in np.ndindex(lanes):
+            leaves = {**constants, **{place: np.asarray(array[lane]) for place, array in arrays.items()}}
+            config = tree.unflatten([leaves[place] for place in range(len(leaves))])
+            entry = self._sink._runs.get(int(runs[lane]))
+            if entry is not None:
+                with self._sink._noting(f"configuring run {entry.run.name!r}"):
+                    cast(RunWriter, entry.writer).configure(plain(config))
+        return np.asarray(runs)
+
+    def _run_id(self, name: str) -> str:
+        """The same for the same key, in the same group: a group of its own is how an experiment is told from the last."""
+        if self._group is None:
+            return name
+        safe = re.sub(r"[^A-Za-z0-9._-]", "_", self._group)[:40]
+        if safe != self._group:
+            safe = f"{safe}-{zlib.crc32(self._group.encode()):08x}"
+        return f"{safe}-{name}"
+
+    def _files(self, name: str) -> list[Path]:
+        """The run's files in wandb's folder. Runs of other projects may have the same id."""
+        files = find_run_files(self._folder, self._run_id(name)) if self.mode != "disabled" else []
+        if self._project is None:
+            return files
+        return [file for file in files if (info := read_info(file)) is None or info.project == self._project]
+
+    def _start(self, run: Run, before: list[Path]) -> wandb.Run:
+        if self._unreachable is not None:
+            raise self._unreachable  # the other lanes would each wait just as long
+        prefix = self._arguments.get("name")
+        own = {
+            "mode": self.mode,
+            "id": self._run_id(run.name),
+            "name": run.name if prefix is None else f"{prefix}-{run.name}",
+            "group": self._group or self._group_of(before) or self._new_group,
+            "reinit": "create_new",
+            "resume": self._resume(),
+            "settings": light_settings(self._arguments.get("settings")),
+        }
+        try:
+            return wandb.init(**{**self._arguments, **own})
+        except wandb.Error as error:
+            raise self._explained(run, error) from error
+
+    def _resume(self) -> str | None:
+        if self.mode != "online":
+            return "allow" if self.if_exists == "resume" else None
+        # Without a word about it, wandb would start a run of the same id on the server anew.
+        return {"resume": "allow", "replace": None}.get(self.if_exists, "never")
+
+    def _group_of(self, files: list[Path]) -> str | None:
+        infos = [read_info(file) for file in files]
+        return next((info.group for info in infos if info is not None and info.group), None)
+
+    def _explained(self, run: Run, error: wandb.Error) -> Exception:
+        if "already exists" in str(error):
+            return RunExistsError(
+                f'{BACKEND}: the server has a run {run.name!r} already; say if_exists="new", "replace" or "resume"'
+            )
+        if not isinstance(error, wandb.errors.CommError):
+            return WandbError(f"{BACKEND}: wandb cannot open the run {run.name!r}: {error}")
+        self._unreachable = WandbError(
+            f'{BACKEND}: wandb cannot reach its server: {error}. Go offline with mode="offline" or WANDB_MODE=offline '
+            "(`wandb sync` uploads such runs later)."
+        )
+        return self._unreachable
+
+
+def _with_folder(options: dict[str, Any], path: str | os.PathLike[str] | None) -> dict[str, Any]:
+    if path is None:
+        return options
+    if options.get("dir") is not None:
+        raise WandbOptionError(f"{BACKEND}: path={path!r} and dir={options['dir']!r} are two names for one thing; give one.")
+    if not isinstance(path, str | os.PathLike):
+        raise WandbOptionError(f"{BACKEND}: path must be a path; got {path!r}")
+    return {**options, "dir": os.fspath(path)}
+
+
+def _check_rate(name: str, rate: int) -> int:
+    if not isinstance(rate, int) or isinstance(rate, bool) or rate < 1:
+        raise WandbOptionError(f"{BACKEND}: {name} must be a whole number of frames per second; got {rate!r}")
+    return rate

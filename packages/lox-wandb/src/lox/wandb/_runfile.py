@@ -1,0 +1,131 @@
+"""The `.wandb` files that runs leave on disk: finding those of a run, and reading their rows back.
+
+wandb writes one file for each time that a run is opened, online or offline: records (protocol buffers) in the
+framing of LevelDB's log. A file begins with 7 bytes of its own, then come blocks of 32 KiB. A record is
+one fragment or several (first, middle ..., last), each behind a header of 7 bytes: checksum, length, type.
+A file whose writer was killed ends anywhere; what is whole up to there is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wandb.proto import wandb_internal_pb2
+
+_FILE_HEADER = 7
+_BLOCK = 32 * 1024
+_FRAGMENT_HEADER = 7
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+
+Row = dict[str, Any]
+# How wandb writes the numbers that JSON does not have.
+_SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+class RunInfo(NamedTuple):
+    """What the head of a file says about its run."""
+
+    run_id: str
+    project: str
+    entity: str
+    group: str
+
+
+class RunReader:
+    """Reads the records of one file, in order; called again, it goes on where the file ended before."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._offset = _FILE_HEADER
+
+    def records(self) -> Iterator[Any]:
+        """The records that are complete by now."""
+        if not self.path.exists():
+            return
+        begin = self._offset
+        with self.path.open("rb") as file:
+            file.seek(begin)
+            data = memoryview(file.read())
+        parts: list[bytes] = []
+        at = 0
+        while at + _FRAGMENT_HEADER <= len(data):
+            left = _BLOCK - (begin + at) % _BLOCK
+            kind = data[at + 6]
+            if left < _FRAGMENT_HEADER or kind == 0:  # the rest of a block is padding
+                at += left
+                continue
+            end = at + _FRAGMENT_HEADER + int.from_bytes(data[at + 4 : at + 6], "little")
+            if end > len(data) or kind > _LAST:
+                return
+            if kind in (_FULL, _FIRST):
+                parts = []
+            parts.append(bytes(data[at + _FRAGMENT_HEADER : end]))
+            at = end
+            if kind in (_FULL, _LAST):
+                record = wandb_internal_pb2.Record()
+                record.ParseFromString(b"".join(parts))
+                self._offset = begin + at
+                yield record
+
+    def count_rows(self) -> int:
+        """How many rows of history there are since the last call."""
+        return sum(record.WhichOneof("record_type") == "history" for record in self.records())
+
+
+def find_run_files(wandb_dir: str | Path, run_id: str) -> list[Path]:
+    """The files of a run, oldest first: one for each time that it was opened."""
+    folder = Path(wandb_dir)
+    if not folder.is_dir():
+        return []
+    found = []
+    for run_dir in folder.iterdir():  # not a glob: ids may hold its special characters
+        started, is_run = _start_time(run_dir.name)
+        file = run_dir / f"run-{run_id}.wandb"
+        if is_run and file.is_file():
+            found.append((started, run_dir.name, file))
+    return [file for _, _, file in sorted(found)]
+
+
+def _start_time(folder: str) -> tuple[str, bool]:
+    """`offline-run-20261116_031437-abc` started at `20261116_031437`."""
+    name = folder.removeprefix("offline-")
+    return name.removeprefix("run-").split("-")[0], name.startswith("run-")
+
+
+def read_info(path: str | Path) -> RunInfo | None:
+    """Whose run it is; None if the file ends before it says so."""
+    for record in RunReader(path).records():
+        if record.WhichOneof("record_type") == "run":
+            run = record.run
+            return RunInfo(run.run_id, run.project, run.entity, run.run_group)
+    return None
+
+
+def row_of(history: Any) -> Row:
+    """One row, by name. What wandb stores as an object (a histogram, an image) is a dict."""
+    row: Row = {}
+    for item in history.item:
+        path = list(item.nested_key) or [item.key]
+        *parents, leaf = path
+        place = row
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[leaf] = _value(item.value_json)
+    return row
+
+
+def _value(text: str) -> Any:
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    value = json.loads(text)
+    return _SPECIAL.get(value, value) if isinstance(value, str) else value
+
+
+def read_rows(path: str | Path) -> Iterator[Row]:
+    """The rows of history in one file, in order."""
+    for record in RunReader(path).records():
+        if record.WhichOneof("record_type") == "history":
+            yield row_of(record.history)

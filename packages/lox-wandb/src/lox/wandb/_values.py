@@ -1,0 +1,102 @@
+"""Columns of numpy as what `run.log` takes: Python numbers and strings, histograms, tables, media."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import wandb
+
+from lox.loggers.kinds import Column, KindError, decode_text, flatten
+from lox.wandb._media import BACKEND, MediaEncoder, make
+
+SUPPORTED_KINDS = ("scalar", "histogram", "image", "text", "audio", "video", "table", "hparams")
+_BINS = 64
+
+Values = list[Any]
+
+
+class ValueEncoder:
+    def __init__(self, sample_rate: int, fps: int) -> None:
+        self._media = MediaEncoder(sample_rate, fps)
+        self.forget_files = self._media.forget_files
+
+    def __call__(self, column: Column) -> dict[str, Values]:
+        """The values of a column by name, one for each record; None where a record has none."""
+        name, values, kind = column.name, column.values, column.kind
+        if kind == "scalar":
+            # Booleans as numbers: wandb draws curves of numbers only.
+            return {name: (values.astype(np.int8) if values.dtype.kind == "b" else values).tolist()}
+        if kind == "table":
+            return {name: _tables(name, values)}
+        if kind == "histogram":
+            return _histograms(name, values)
+        if kind == "text":
+            return {name: [decode_text(np.asarray(record), name, BACKEND) for record in values]}
+        encode = getattr(self._media, kind)
+        return {name: [encode(name, record) for record in values]}
+
+
+def _histograms(name: str, values: np.ndarray) -> dict[str, Values]:
+    if 0 in values.shape[1:]:
+        raise KindError(f"{BACKEND}: {name!r} has shape {values.shape[1:]}: there is no histogram of no numbers.")
+    numbers = values.reshape(len(values), -1).astype(np.float64)
+    finite = np.isfinite(numbers)
+    shown = [_histogram(row[kept]) if kept.any() else None for row, kept in zip(numbers, finite, strict=True)]
+    if finite.all():
+        return {name: shown}
+    # They have no place in a histogram; a curve of how many there are shows when they began.
+    missing = (~finite).sum(axis=1).tolist()
+    return {name: shown, f"{name}/nonfinite": [count or None for count in missing]}
+
+
+def _histogram(numbers: np.ndarray) -> wandb.Histogram:
+    low, high = float(numbers.min()), float(numbers.max())
+    edges = np.linspace(low, high, _BINS + 1) if np.isfinite(high - low) else np.array([low, high])
+    if low == high:
+        edges = np.array([low - 0.5, low + 0.5])
+    if not (np.diff(edges) > 0).all():  # so close together, or so large, that floats between them run out
+        edges = np.array([np.nextafter(low, -np.inf), np.nextafter(high, np.inf)])
+    counts, edges = np.histogram(numbers, bins=edges)
+    return wandb.Histogram(np_histogram=(counts, edges))
+
+
+def _tables(name: str, value: Any) -> Values:
+    """One table for each record: of a matrix the columns, of a mapping of vectors the leaves are its columns."""
+    if isinstance(value, np.ndarray):
+        return _tables_of_matrix(name, value)
+    leaves = {leaf.removeprefix(f"{name}/"): column for leaf, column in flatten(name, value)}
+    shapes = {leaf: column.shape[1:] for leaf, column in leaves.items()}
+    if len(set(shapes.values())) != 1 or any(len(shape) > 1 for shape in shapes.values()):
+        raise KindError(f"{BACKEND}: {name!r} cannot be a table: columns are vectors of one length; got {shapes}.")
+    tables = []
+    for record in range(len(next(iter(leaves.values())))):
+        columns = [np.atleast_1d(column[record]).tolist() for column in leaves.values()]
+        rows = [list(row) for row in zip(*columns, strict=True)]
+        tables.append(make(wandb.Table, name, columns=list(leaves), data=rows))
+    return tables
+
+
+def _tables_of_matrix(name: str, value: np.ndarray) -> Values:
+    if value.ndim not in (2, 3):
+        raise KindError(
+            f"{BACKEND}: {name!r} cannot be a table: a record has shape {value.shape[1:]}. A table is a matrix, a vector "
+            "(its one column), or a mapping of vectors."
+        )
+    columns = [str(number) for number in range(value.shape[2])] if value.ndim == 3 else ["value"]
+    tables = value if value.ndim == 3 else value[..., None]
+    return [make(wandb.Table, name, columns=columns, data=table.tolist()) for table in tables]
+
+
+def plain(value: Any) -> Any:
+    """A value of a config as wandb stores it: arrays as numbers or lists of them."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value[()]) if value.ndim == 0 else [plain(item) for item in value]
+    if isinstance(value, np.generic) and not isinstance(value, np.str_):
+        if value.dtype.kind in "fV" and value.dtype.itemsize < 8:  # "V": bfloat16 and its like
+            return float(str(value))  # a learning rate of 0.1 is to be found under 0.1, not 0.10000000149011612
+        return value.item()
+    return value
