@@ -12,4 +12,8 @@ install_sibling_hints()
 
 with explain_jax_failures():
     from lox._errors import LoxError as LoxError
+    from lox._log import log as log
+    from lox._log import log_grad as log_grad
     from lox._logdict import logdict as logdict
+    from lox._reduce import Reducer as Reducer
+    from lox._spool import spool as spool

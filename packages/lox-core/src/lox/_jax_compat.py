@@ -5,8 +5,10 @@ No other file imports ``jax._src``. Each fork says up to or from which version i
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -163,12 +165,6 @@ def tracing_now() -> bool:
     return not _core.trace_state_clean()
 
 
-def user_source(frame_filter: Callable[[str], bool]) -> tuple[str, int]:
-    """File and line of the innermost Python frame outside lox."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame_filter(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
 
 
 # --- jaxprs ----------------------------------------------------------------------------------------------------------
@@ -210,3 +206,55 @@ def scan_arities(params: dict[str, Any]) -> tuple[int, int]:
 def call_thunk(thunk: Any, *args: Any) -> Any:
     """The lazily traced rules in ``custom_jvp_call`` and ``custom_vjp_call`` are wrapped functions."""
     return thunk.call_wrapped(*args)
+
+
+def is_zero_tangent(tangent: Any) -> bool:
+    return type(tangent) is ad.Zero
+
+
+def instantiate_zeros(tangent: Any) -> Any:
+    return ad.instantiate_zeros(tangent)
+
+
+def define_jvp(primitive: Any, rule: Callable[..., Any]) -> None:
+    ad.primitive_jvps[primitive] = rule
+
+
+def define_transpose(primitive: Any, rule: Callable[..., Any]) -> None:
+    ad.primitive_transposes[primitive] = rule
+
+
+def equation_context(eqn: Any) -> Any:
+    """Name stack, traceback and configuration that an equation was traced under."""
+    stack = _source_info_util.current_name_stack() + eqn.source_info.name_stack
+    context = contextlib.ExitStack()
+    context.enter_context(_source_info_util.user_context(eqn.source_info.traceback, name_stack=stack))
+    context.enter_context(eqn.ctx.manager)
+    return context
+
+
+def all_jaxprs_in_params(params: dict[str, Any]) -> Iterator[Any]:
+    """Every jaxpr an equation holds. From 0.11 on some primitives are objects with jaxprs inside (``custom_root``)."""
+    yield from jaxprs_in_params(params)
+    prim = params.get("_prim")
+    if prim is not None:
+        yield from jaxprs_in_params(prim.params)
+
+
+def close(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    return jax.extend.core.ClosedJaxpr(getattr(jaxpr, "jaxpr", jaxpr), list(consts))
+
+
+# --- calling ---------------------------------------------------------------------------------------------------------
+
+_JittedFunction = type(jax.jit(lambda: None))
+
+
+def is_function(fun: Any) -> bool:
+    """A plain Python function or a jitted one: no state that changes between calls."""
+    return isinstance(fun, (types.FunctionType, _JittedFunction))
+
+
+def evaluator(jaxpr: Any) -> Callable[..., list[Any]]:
+    """A function that evaluates a closed jaxpr on flat arguments."""
+    return jax.extend.core.jaxpr_as_fun(jaxpr)

@@ -1,0 +1,135 @@
+"""The one loop over equations, shared by every transformation.
+
+``Collector.run`` evaluates a jaxpr in the current trace, equation by equation, and never edits one. An equation without
+marks is bound as it stands. One with marks inside is rebuilt by its rule (``_rules``) through JAX's public API, around a
+Python function that evaluates the inner jaxpr with this same loop.
+
+While a function body is evaluated, a ``Frame`` holds what its marks have left so far. What becomes of a mark is the
+business of the subclass: ``lox.spool`` collects rows and states, ``lox.tap`` calls the host.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from lox import _jax_compat as compat
+from lox._mark import Record, log_p, marks_are_wanted, stop_gradient, watch_p
+from lox._rows import Rows
+from lox._survey import Survey
+
+Array = Any
+State = dict[int, Any]
+
+
+@dataclasses.dataclass
+class Frame:
+    """What the marks of one function body have left so far.
+
+    Attributes:
+      state: bounded stores by number, carried through loops and branches.
+      rows: records not yet in a store.
+      alive: whether the program really is here: under ``vmap``, whether the lane took the branches and is in the loops.
+      env: arrays that must be at hand wherever a mark is (the operands of a receiver).
+      nested: False in the outermost body, where gradients are stopped by the caller.
+    """
+
+    state: State
+    rows: Rows
+    alive: Array
+    env: Any
+    nested: bool = True
+
+    @classmethod
+    def start(cls, state: State, alive: Array, env: Any, nested: bool = True) -> Frame:
+        return cls(state, Rows(), alive, env, nested)
+
+    def inner(self, state: State, alive: Array | None = None) -> Frame:
+        """A frame for a body that closes over this one."""
+        return Frame.start(state, self.alive if alive is None else alive, self.env)
+
+    def take(self, numbers: frozenset[int]) -> State:
+        return {number: self.state[number] for number in sorted(numbers)}
+
+
+class Collector:
+    """Evaluates jaxprs with marks in them.
+
+    Args:
+      survey: what is in the jaxprs.
+      rules: how to rebuild the primitives that hold jaxprs.
+      keep: whether recorded marks stay in the program.
+    """
+
+    # Whether `Frame.alive` must follow conditionals and loops.
+    tracks_lanes = False
+
+    def __init__(self, survey: Survey, rules: Any, keep: bool) -> None:
+        self.survey = survey
+        self.rules = rules
+        self.keep = keep
+        # Rebuilt functions by jaxpr, so that a function called twice is traced once.
+        self.memo: dict[Any, Any] = {}
+
+    # --- for subclasses ------------------------------------------------------------------------------------------
+
+    def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
+        """A mark was reached; these of its keys are selected."""
+        raise NotImplementedError
+
+    def settle(self, frame: Frame, numbers: frozenset[int]) -> None:
+        """Put pending rows of these stores away, because a body that updates the stores comes next, or has ended."""
+
+    def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
+        """The stores that evaluating ``jaxpr`` updates. ``folds``: it is a body at whose end rows are put away."""
+        raise NotImplementedError
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
+        body, consts = compat.open_jaxpr(jaxpr)
+        env: dict[Any, Array] = {}
+
+        def read(atom: Any) -> Array:
+            return atom.val if isinstance(atom, compat.Literal) else env[atom]
+
+        env.update(zip(body.constvars, consts, strict=False))
+        env.update(zip(body.invars, args, strict=True))
+        for eqn in body.eqns:
+            invals = [read(atom) for atom in eqn.invars]
+            with compat.equation_context(eqn):
+                outs = self._step(eqn, invals, frame)
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [read(atom) for atom in body.outvars]
+
+    def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
+        if eqn.primitive is log_p:
+            self._mark(eqn, invals, frame)
+            return []
+        if eqn.primitive is watch_p and not marks_are_wanted():
+            return invals[: len(eqn.outvars)]
+        if self.must_rebuild(eqn):
+            return self.rules.find(eqn).run(self, frame, eqn, invals)
+        return compat.bind_eqn(eqn, invals)
+
+    def must_rebuild(self, eqn: Any) -> bool:
+        return self.survey.has_marks(eqn.params)
+
+    def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
+        record = Record.of(eqn.params["mark"], invals)
+        keys = self.survey.selected(record.mark)
+        if marks_are_wanted():
+            record.bind(record.mark.keys if self.keep else tuple(k for k in record.mark.keys if k not in keys))
+        if keys:
+            if frame.nested:
+                leaves = {key: [stop_gradient(leaf) for leaf in record.leaves[key]] for key in keys}
+                steps = {axis: stop_gradient(step) for axis, step in record.steps.items()}
+                record = dataclasses.replace(record, leaves=leaves, steps=steps)
+            self.record(frame, record, keys)
+
+    def body(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
+        """Run a loop body or a branch, and put its rows away at the end."""
+        outs = self.run(jaxpr, args, frame)
+        self.settle(frame, self.stores_in(jaxpr, folds=True))
+        return outs

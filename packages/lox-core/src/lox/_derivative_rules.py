@@ -1,0 +1,151 @@
+"""``custom_jvp_call`` and ``custom_vjp_call``: functions that bring their own derivative rules.
+
+The rebuilt function returns its rows and stores beside its results, and so must its rules. A rule is traced only when
+the program is differentiated outside the transformation, ``grad(spool(f))``, long after the structure of the logs was
+fixed: so the records of a rule must have the structure of those of the function. A rule that records nothing leaves the
+records to the function itself, which is then run for them alone.
+
+The backward rule of a ``custom_vjp`` runs after the function has returned its logs: its marks belong to whatever
+transformation is outside, ``spool(grad(f))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox import _jax_compat as compat
+from lox._collect import Collector, Frame
+from lox._errors import ConflictError
+from lox._mark import marking
+
+Array = Any
+
+
+def _evaluate(collector: Collector, jaxpr: Any, context: Any, args: list[Array]) -> Any:
+    state, alive, env = context
+    inner = Frame.start(dict(state), alive, env)
+    outs = collector.run(jaxpr, args, inner)
+    return outs, (inner.state, inner.rows)
+
+
+def _evaluate_rule(collector: Collector, rule: Any, primal: Any, context: Any, args: list[Array], primal_args: Any) -> Any:
+    """The results of a rule, and records that have the structure of the function's."""
+    if not collector.survey.is_marked(rule):
+        outs, _ = _evaluate(collector, rule, context, args)
+        return outs, _evaluate(collector, primal, context, primal_args)[1]
+    outs, recorded = _evaluate(collector, rule, context, args)
+    expected = jax.eval_shape(lambda: _evaluate(collector, primal, context, primal_args)[1])
+    if jax.tree.structure(recorded) != jax.tree.structure(expected):
+        raise ConflictError(
+            "lox: a derivative rule records something else than its function "
+            f"({_describe(recorded[1])} instead of {_describe(expected[1])}), and the logs of the function were asked "
+            "for: let both record the same, or transform the differentiated function, spool(grad(f)) instead of "
+            "grad(spool(f))"
+        )
+    return outs, jax.tree.map(lambda x, like: x.astype(like.dtype), recorded, expected)
+
+
+def _describe(rows: Any) -> str:
+    return ", ".join(f"{key!r} x {sum(chunk.rows for chunk in chunks)}" for key, chunks in rows.items()) or "nothing"
+
+
+def _prepare(collector: Collector, frame: Frame, jaxpr: Any) -> Any:
+    numbers = collector.stores_in(jaxpr, folds=False)
+    collector.settle(frame, numbers)
+    return frame.take(numbers), frame.alive, frame.env
+
+
+def _finish(frame: Frame, results: Any) -> list[Array]:
+    outs, (state, rows) = results
+    frame.state.update(state)
+    frame.rows.extend(rows)
+    return list(outs)
+
+
+def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    primal, num_consts = params["call_jaxpr"], params["num_consts"]
+
+    @jax.custom_jvp
+    def call(context: Any, *args: Array) -> Any:
+        return _evaluate(collector, primal, context, list(args))
+
+    def jvp(primals: Any, tangents: Any) -> Any:
+        context, *args = primals
+        _, *arg_tangents = tangents
+        rule_tangents = arg_tangents[num_consts:]
+        zeros = [type(tangent) is jax.custom_derivatives.SymbolicZero for tangent in rule_tangents]
+        with marking(True):
+            jaxpr, consts, out_zeros = compat.call_thunk(params["jvp_jaxpr_fun"], *zeros)
+        rule = compat.close(jaxpr, consts)
+        nonzero = [tangent for tangent, zero in zip(rule_tangents, zeros, strict=True) if not zero]
+        flat, recorded = _evaluate_rule(collector, rule, primal, context, [*args[num_consts:], *nonzero], args)
+        outs, out_tangents = flat[: len(out_zeros)], iter(flat[len(out_zeros) :])
+        filled = [zero_tangent(out) if zero else next(out_tangents) for out, zero in zip(outs, out_zeros, strict=True)]
+        return (outs, recorded), (filled, jax.tree.map(zero_tangent, recorded))
+
+    call.defjvp(jvp, symbolic_zeros=True)
+    return _finish(frame, call(_prepare(collector, frame, primal), *invals))
+
+
+def zero_tangent(primal: Array) -> Any:
+    dtype = jnp.result_type(primal)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.zeros(np.shape(primal), dtype)
+    return np.zeros(np.shape(primal), jax.dtypes.float0)
+
+
+def run_custom_vjp(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    primal = params["call_jaxpr"]
+    forward, backward = _vjp_rules(collector, params)
+
+    @jax.custom_vjp
+    def call(context: Any, *args: Array) -> Any:
+        return _evaluate(collector, primal, context, list(args))
+
+    call.defvjp(forward, backward, symbolic_zeros=True)
+    return _finish(frame, call(_prepare(collector, frame, primal), *invals))
+
+
+def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    primal, num_consts = params["call_jaxpr"], params["num_consts"]
+
+    def forward(context: Any, *args: Any) -> Any:
+        context = jax.tree.map(lambda arg: arg.value, context, is_leaf=_is_primal)
+        values = [arg.value for arg in args]
+        perturbed = [arg.perturbed for arg in args[num_consts:]]
+        with marking(True):
+            jaxpr, consts = compat.call_thunk(params["fwd_jaxpr_thunk"], *perturbed)
+        _, residual_tree, forwarded = params["out_trees"]()
+        flat, recorded = _evaluate_rule(
+            collector, compat.close(jaxpr, consts), primal, context, values[num_consts:], values
+        )
+        num_residuals = residual_tree.num_leaves - sum(place is not None for place in forwarded)
+        computed = iter(flat[:num_residuals])
+        residuals = [next(computed) if place is None else values[place] for place in forwarded]
+        return (flat[num_residuals:], recorded), residuals
+
+    def backward(residuals: Any, cotangents: Any) -> Any:
+        outs, _ = cotangents
+        if not params["symbolic_zeros"]:
+            outs = [_materialise(ct) for ct in outs]
+        results = compat.call_thunk(params["bwd"], *residuals, *outs)
+        return (None, *[None] * num_consts, *[None if compat.is_zero_tangent(ct) else ct for ct in results])
+
+    return forward, backward
+
+
+def _is_primal(leaf: Any) -> bool:
+    return hasattr(leaf, "perturbed")
+
+
+def _materialise(cotangent: Any) -> Any:
+    if type(cotangent) is jax.custom_derivatives.SymbolicZero:
+        return jnp.zeros(cotangent.shape, cotangent.dtype)
+    return cotangent

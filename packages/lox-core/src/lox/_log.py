@@ -1,0 +1,169 @@
+"""``lox.log`` and ``lox.log_grad``: check what is logged, and leave a mark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._errors import LogTypeError
+from lox._logdict import logdict
+from lox._mark import Mark, Record, marks_are_wanted, watch_p
+from lox._reduce import resolve
+
+T = TypeVar("T")
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+def log(
+    data: Mapping[str, Any],
+    *,
+    where: Any = None,
+    tags: str | Iterable[str] = (),
+    reduce: Any = None,
+    prefix: str = "",
+    explicit: bool = False,
+    **steps: Any,
+) -> logdict:
+    """Mark values, anywhere in JAX code.
+
+    By itself this does nothing and costs nothing. ``lox.spool`` returns the marked values, ``lox.tap`` streams them.
+
+    Args:
+      data: values by key, each a pytree of arrays or numbers.
+      where: a boolean scalar; where it is false there is no record.
+      tags: labels to select by.
+      reduce: what the records of this call fold into when they are spooled, such as ``"mean"`` or ``("min", "max")``.
+      prefix: put before every key.
+      explicit: recorded only where ``argnames`` or ``tags`` asks for it.
+      **steps: the record's place along one or several step axes, each a scalar.
+
+    Returns:
+      The record as a logdict.
+
+    >>> def f(x):
+    ...     lox.log({"x": x}, step=3)
+    ...     return x + 1.0
+    >>> y, logs = lox.spool(f)(1.0)
+    >>> print(y, logs, logs.step["x"])
+    2.0 {'x': 1.0} 3
+    """
+    record = _check(data, where, tags, reduce, prefix, explicit, steps)
+    if marks_are_wanted():
+        record.bind(record.mark.keys)
+    values = {prefix + key: value for key, value in data.items()}
+    return logdict(values, steps={axis: dict.fromkeys(values, step) for axis, step in steps.items()})
+
+
+def log_grad(
+    x: T,
+    name: str,
+    *,
+    where: Any = None,
+    tags: str | Iterable[str] = (),
+    reduce: Any = None,
+    prefix: str = "",
+    explicit: bool = False,
+    **steps: Any,
+) -> T:
+    """The identity; where the program is differentiated, the cotangent of ``x`` is a record under ``name``.
+
+    >>> def loss(x):
+    ...     return (lox.log_grad(x, "dx") ** 2).sum()
+    >>> gradient, logs = lox.spool(jax.grad(loss))(jnp.array([1.0, 2.0]))
+    >>> print(logs)
+    {'dx': [2., 4.]}
+    """
+    record = _check({name: x}, where, tags, reduce, prefix, explicit, steps)
+    if not marks_are_wanted():
+        return x
+    others = ([record.where] if record.mark.masked else []) + list(record.steps.values())
+    values = [leaf for leaves in record.leaves.values() for leaf in leaves]
+    for value in values:
+        if not jnp.issubdtype(value.dtype, jnp.inexact):
+            raise LogTypeError(f"lox.log_grad at {record.mark.site}: {name!r} has a value of dtype {value.dtype}, which has no gradient")
+    return jax.tree.structure(x).unflatten(watch_p.bind(*values, *others, mark=record.mark))
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _check(
+    data: Any, where: Any, tags: Any, reduce: Any, prefix: str, explicit: bool, steps: Mapping[str, Any]
+) -> Record:
+    site = _call_site()
+    if not isinstance(data, Mapping):
+        raise LogTypeError(f"lox.log at {site}: expected a mapping of names to values, got {type(data).__name__}")
+    trees, leaves = [], {}
+    for key, value in data.items():
+        if not isinstance(key, str):
+            raise LogTypeError(f"lox.log at {site}: keys must be str, got {key!r} of type {type(key).__name__}")
+        flat, tree = jax.tree.flatten(value)
+        if not flat:
+            raise LogTypeError(
+                f"lox.log at {site}: {key!r} has no value ({type(value).__name__}); leave the key out where there is none"
+            )
+        trees.append(tree)
+        leaves[prefix + key] = [_as_array(leaf, f"{key!r}", site) for leaf in flat]
+    mark = Mark(
+        site=site,
+        keys=tuple(leaves),
+        trees=tuple(trees),
+        axes=tuple(steps),
+        tags=_check_tags(tags, site),
+        reduce=resolve(reduce, site),
+        explicit=bool(explicit),
+        masked=where is not None,
+    )
+    checked_steps = {axis: _as_scalar(step, f"step axis {axis!r}", site) for axis, step in steps.items()}
+    return Record(mark, None if where is None else _as_condition(where, site), checked_steps, leaves)
+
+
+def _as_array(leaf: Any, what: str, site: str) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if isinstance(leaf, (bool, int, float, complex)):
+        return jnp.asarray(leaf) if marks_are_wanted() else leaf
+    if isinstance(leaf, (np.ndarray, np.generic)) and (leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, np.number)):
+        return jnp.asarray(leaf) if marks_are_wanted() else leaf
+    kind = f"numpy {leaf.dtype}" if isinstance(leaf, (np.ndarray, np.generic)) else type(leaf).__name__
+    raise LogTypeError(f"lox.log at {site}: {what} has a value of type {kind}; log arrays or numbers, or pytrees of them")
+
+
+def _as_scalar(step: Any, what: str, site: str) -> Any:
+    array = _as_array(step, what, site)
+    if np.shape(array) != ():
+        raise LogTypeError(f"lox.log at {site}: {what} must be a scalar, got shape {np.shape(array)}")
+    return array
+
+
+def _as_condition(where: Any, site: str) -> Any:
+    array = _as_array(where, "`where`", site)
+    dtype = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
+    if np.shape(array) != () or dtype != bool:
+        raise LogTypeError(f"lox.log at {site}: `where` must be a boolean scalar, got {dtype}{list(np.shape(array))}")
+    return array
+
+
+def _check_tags(tags: Any, site: str) -> tuple[str, ...]:
+    names = (tags,) if isinstance(tags, str) else tuple(tags)
+    for tag in names:
+        if not isinstance(tag, str):
+            raise LogTypeError(f"lox.log at {site}: tags must be str, got {tag!r} of type {type(tag).__name__}")
+    return names
+
+
+def _call_site() -> str:
+    """file:line of the innermost frame outside lox-core."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+

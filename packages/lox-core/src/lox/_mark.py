@@ -1,0 +1,171 @@
+"""The marks that ``lox.log`` and ``lox.log_grad`` leave in a traced program.
+
+A mark is bound only while a lox transformation traces (``marking``): any effect in a jaxpr turns off jit's fast
+dispatch path, so a program that nobody looks at must not have one. ``marking`` is a JAX user context, part of the keys
+of JAX's trace caches: a function that was jitted before is traced anew under a transformation, and its plain entry
+stays as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox import _jax_compat as compat
+from lox._errors import LaneError
+
+# True while a transformation traces the function that it was given.
+marking = jax.make_user_context(default_value=None)
+
+
+def marks_are_wanted() -> bool:
+    return bool(marking.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """What is static about one ``lox.log`` call. Operands: ``where`` if masked, the steps, the leaves of each key."""
+
+    site: str
+    keys: tuple[str, ...]
+    trees: tuple[Any, ...]
+    axes: tuple[str, ...]
+    tags: tuple[str, ...]
+    reduce: Any
+    explicit: bool
+    masked: bool
+
+    def pick(self, keys: tuple[str, ...]) -> Mark:
+        """The same call with some of its keys only."""
+        trees = tuple(tree for key, tree in zip(self.keys, self.trees, strict=True) if key in keys)
+        return dataclasses.replace(self, keys=keys, trees=trees)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The operands of a mark, or their types, with names."""
+
+    mark: Mark
+    where: Any  # None where the mark is not masked
+    steps: dict[str, Any]
+    leaves: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, mark: Mark, operands: Any) -> Record:
+        rest: Iterator[Any] = iter(operands)
+        where = next(rest) if mark.masked else None
+        steps = {axis: next(rest) for axis in mark.axes}
+        leaves = {
+            key: [next(rest) for _ in range(tree.num_leaves)] for key, tree in zip(mark.keys, mark.trees, strict=True)
+        }
+        return cls(mark, where, steps, leaves)
+
+    def bind(self, keys: tuple[str, ...]) -> None:
+        """Leave a mark with these keys of the record."""
+        if keys:
+            where = [self.where] if self.mark.masked else []
+            values = [leaf for key in keys for leaf in self.leaves[key]]
+            log_p.bind(*where, *self.steps.values(), *values, mark=self.mark.pick(keys))
+
+
+# --- log_p -----------------------------------------------------------------------------------------------------------
+
+
+class LogEffect(compat.Effect):
+    """Keeps marks from being removed as dead code."""
+
+    __str__ = lambda self: "LoxLog"  # noqa: E731
+
+
+log_effect = LogEffect()
+compat.allow_effect(LogEffect)
+
+log_p = compat.Primitive("lox_log")
+log_p.multiple_results = True
+
+
+@log_p.def_impl
+def _log_impl(*operands: Any, mark: Mark) -> list[Any]:
+    del operands, mark
+    return []
+
+
+@log_p.def_effectful_abstract_eval
+def _log_abstract_eval(*avals: Any, mark: Mark) -> Any:
+    del avals, mark
+    return [], {log_effect}
+
+
+def _check_where_unbatched(mark: Mark, dim: int | None) -> None:
+    if dim is not None:
+        raise LaneError(
+            f"lox: the `where` of the call at {mark.site} differs between the lanes of a vmap inside the "
+            "transformation, and only inside the vmap are lanes known: write vmap(spool(f)) or vmap(tap(f)) "
+            "instead of spool(vmap(f)) or tap(vmap(f))"
+        )
+
+
+def _log_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> Any:
+    moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
+    if mark.masked:
+        _check_where_unbatched(mark, dims[0])
+        moved[0] = operands[0]
+    log_p.bind(*moved, mark=mark)
+    return [], []
+
+
+compat.define_batching(log_p, _log_batching)
+compat.define_jvp_binding_primals(log_p)
+compat.define_lowering(log_p, lambda ctx, *operands, mark: [])
+compat.keep_in_loops(log_p)
+
+# --- watch_p: the identity whose transpose is a mark -------------------------------------------------------------------
+# operands: the leaves of one value (linear), then `where` if masked, and the steps.
+
+watch_p = compat.Primitive("lox_log_grad")
+watch_p.multiple_results = True
+
+
+def _values(mark: Mark) -> int:
+    return mark.trees[0].num_leaves
+
+
+watch_p.def_impl(lambda *operands, mark: list(operands[: _values(mark)]))
+watch_p.def_abstract_eval(lambda *avals, mark: list(avals[: _values(mark)]))
+compat.define_lowering(watch_p, lambda ctx, *operands, mark: list(operands[: _values(mark)]))
+
+
+def _watch_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> Any:
+    _check_where_unbatched(mark, dims[_values(mark)] if mark.masked else None)
+    moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
+    if mark.masked:
+        moved[_values(mark)] = operands[_values(mark)]
+    return watch_p.bind(*moved, mark=mark), [0] * _values(mark)
+
+
+def _watch_jvp(primals: Any, tangents: Any, *, mark: Mark) -> Any:
+    values, others = tangents[: _values(mark)], primals[_values(mark) :]
+    outs = watch_p.bind(*primals, mark=mark)
+    if all(map(compat.is_zero_tangent, values)):
+        return outs, values
+    return outs, watch_p.bind(*map(compat.instantiate_zeros, values), *others, mark=mark)
+
+
+def _watch_transpose(cotangents: Any, *operands: Any, mark: Mark) -> Any:
+    others = operands[_values(mark) :]
+    if marks_are_wanted():
+        log_p.bind(*others, *map(compat.instantiate_zeros, cotangents), mark=mark)
+    return [*cotangents, *[None] * len(others)]
+
+
+compat.define_batching(watch_p, _watch_batching)
+compat.define_jvp(watch_p, _watch_jvp)
+compat.define_transpose(watch_p, _watch_transpose)
+
+
+def stop_gradient(leaf: Any) -> Any:
+    return jax.lax.stop_gradient(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf

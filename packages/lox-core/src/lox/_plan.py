@@ -1,0 +1,280 @@
+"""Where the records of each key will be kept, decided before the program is built.
+
+=====================================  ==========================================================
+a key                                  is kept
+=====================================  ==========================================================
+with a fixed number of records         as rows: outputs of the loops that make them
+with a reduction                       folded, in a ``ReduceStore``
+with ``where`` or a dynamic number     as the last n, in a ``RingStore``
+with an interval                       in a ``RingStore`` with just the rows that are kept
+=====================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+
+from lox._errors import BranchMismatchError, ConflictError, DynamicCountError, LogTypeError, OptionError, name_sites
+from lox._mark import Mark
+from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
+from lox._stores import Aval, Every, ReduceStore, RingStore, Store
+from lox._survey import Usage, Usages, Use
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which keys of which marks a transformation takes."""
+
+    argnames: tuple[str, ...] | None
+    tags: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, argnames: Any, tags: Any) -> Selection:
+        return cls(_names(argnames, "argnames"), _names(tags, "tags"))
+
+    def __call__(self, mark: Mark, key: str) -> bool:
+        if self.argnames is not None and not any(fnmatch.fnmatchcase(key, pattern) for pattern in self.argnames):
+            return False
+        if self.tags is not None and not set(self.tags) & set(mark.tags):
+            return False
+        return not mark.explicit or self.argnames is not None or self.tags is not None
+
+
+def _names(given: Any, option: str) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    for name in names:
+        if not isinstance(name, str):
+            raise LogTypeError(f"lox: {option} takes a str or several, got {name!r} of type {type(name).__name__}")
+    return names
+
+
+def check_positive(name: str, value: Any) -> int | None:
+    """An option that counts something: None, or a whole number of at least 1."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise LogTypeError(f"lox: {name} must be a whole number, got {value!r} of type {type(value).__name__}")
+    number = value.__index__()
+    if number < 1:
+        raise OptionError(f"lox: {name} must be at least 1, got {number}")
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class SpoolOptions:
+    selection: Selection
+    keep_logs: bool
+    interval: int | None
+    reduce: Reduction | None
+    prefix: str
+    capacity: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class KeyPlan:
+    """The types of one key's records, and how they are kept."""
+
+    key: str
+    tree: Any
+    leaves: tuple[Aval, ...]
+    steps: tuple[tuple[str, Aval], ...]
+    usage: Usage
+    reduction: Reduction
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(axis for axis, _ in self.steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Keys that are always recorded together, in one store."""
+
+    keys: tuple[KeyPlan, ...]
+    store: Store
+    bounded: bool  # a ring: rows can be unused
+    capacity: int | None
+    count: int | None  # None: only the store knows
+
+    def leaves_of(self, leaves: list[Any]) -> dict[str, list[Any]]:
+        rest = iter(leaves)
+        return {plan.key: [next(rest) for _ in plan.leaves] for plan in self.keys}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    keys: dict[str, KeyPlan]
+    rows: frozenset[str]  # keys that are returned as rows
+    groups: tuple[Group, ...]
+
+    def numbers_of(self, keys: Iterable[str]) -> frozenset[int]:
+        wanted = set(keys)
+        return frozenset(i for i, group in enumerate(self.groups) if any(plan.key in wanted for plan in group.keys))
+
+
+def make_plan(usages: Usages, options: SpoolOptions) -> Plan:
+    keys = {key: plan_key(key, usage, options.reduce) for key, usage in usages.items()}
+    rows: set[str] = set()
+    grouped: dict[Any, list[KeyPlan]] = {}
+    for key, plan in keys.items():
+        kinds = _kinds(plan, options)
+        if None in kinds:
+            rows.add(key)
+        for kind in kinds:
+            if kind is not None:
+                grouped.setdefault((kind, plan.usage.profile, plan.axes), []).append(plan)
+    groups = tuple(_make_group(kind, tuple(plans), options) for (kind, _, _), plans in grouped.items())
+    return Plan(keys, frozenset(rows), groups)
+
+
+def _kinds(plan: KeyPlan, options: SpoolOptions) -> list[Any]:
+    """How a key is kept: None for rows, a Reduction, or the number of rows of a ring and its capacity."""
+    kinds: list[Any] = []
+    if plan.reduction.reducers:
+        kinds.append(dataclasses.replace(plan.reduction, keep=False))
+    if plan.reduction.keep:
+        kinds.append(_ring_or_rows(plan, options))
+    return kinds
+
+
+def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None] | None:
+    usage = plan.usage
+    if usage.count is None:
+        if options.capacity is None:
+            raise _dynamic_error(plan)
+        return options.capacity, options.capacity
+    if usage.masked and options.capacity is not None:
+        return options.capacity, options.capacity
+    if usage.masked or ((options.interval or 1) > 1 and usage.looped_or_repeated):
+        return -(-usage.count // (options.interval or 1)), None
+    return None
+
+
+def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) -> Group:
+    leaves = tuple(leaf for plan in plans for leaf in plan.leaves)
+    steps = tuple(aval for _, aval in plans[0].steps)
+    store: Any
+    if isinstance(kind, Reduction):
+        for plan in plans:
+            for leaf in plan.leaves:
+                check_reducible(plan.key, leaf.dtype, plan.usage.uses[0].mark.site)
+        store, bounded, capacity = ReduceStore(kind, leaves, steps), False, None
+    else:
+        rows, capacity = kind
+        store = RingStore(rows, leaves, steps)
+        bounded = any(plan.usage.count is None or plan.usage.masked for plan in plans)
+    if (options.interval or 1) > 1:
+        store = Every(store, options.interval)
+    return Group(plans, store, bounded, capacity, _static_count(plans, options))
+
+
+def _static_count(plans: tuple[KeyPlan, ...], options: SpoolOptions) -> int | None:
+    usage = plans[0].usage
+    if usage.count is None or usage.masked:
+        return None
+    return -(-usage.count // (options.interval or 1))
+
+
+def _dynamic_error(plan: KeyPlan) -> DynamicCountError:
+    sites = name_sites(use.mark.site for use in plan.usage.uses)
+    why = plan.usage.why or ""
+    ways_out = (
+        "Ways out: a reduction (lox.log(..., reduce='mean') or spool(f, reduce=...)), the last n records "
+        "(spool(f, capacity=n)), or lox.tap"
+    )
+    if why.startswith("branches: "):
+        return BranchMismatchError(
+            f"lox.spool: the branches of a conditional record {plan.key!r} differently: {why.removeprefix('branches: ')}. "
+            f"The number of records must be known when the program is traced. {ways_out}"
+        )
+    return DynamicCountError(
+        f"lox.spool: {plan.key!r} ({sites}) is recorded in a {why}, so that the number of records is not known when the "
+        f"program is traced. {ways_out}"
+    )
+
+
+# --- one key ---------------------------------------------------------------------------------------------------------
+
+
+def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
+    """Check that all marks of a key fit together, and find the types of its records."""
+    first = usage.uses[0]
+    for other in usage.uses[1:]:
+        _check_fit(key, first, other)
+    leaves = tuple(
+        Aval(first.leaves[i].shape, _promote(key, [use.leaves[i] for use in usage.uses], usage))
+        for i in range(len(first.leaves))
+    )
+    steps = tuple(
+        (axis, Aval(aval.shape, _promote(axis, [dict(use.steps)[axis] for use in usage.uses], usage)))
+        for axis, aval in first.steps
+    )
+    return KeyPlan(key, first.tree, leaves, steps, usage, _reduction(key, usage, default))
+
+
+def _check_fit(key: str, first: Use, other: Use) -> None:
+    def conflict(what: str, a: Any, b: Any) -> ConflictError:
+        return ConflictError(
+            f"lox: {key!r} is logged with {what} {a} at {first.mark.site} and {b} at {other.mark.site}; "
+            "use the same for both, or another key"
+        )
+
+    if first.tree != other.tree:
+        raise conflict("the structure", first.tree, other.tree)
+    for a, b in zip(first.leaves, other.leaves, strict=True):
+        if a.shape != b.shape:
+            raise conflict("the shape", a.shape, b.shape)
+    if set(first.mark.axes) != set(other.mark.axes):
+        raise conflict("the step axes", list(first.mark.axes), list(other.mark.axes))
+
+
+def _promote(name: str, avals: list[Any], usage: Usage) -> Any:
+    if len({aval.dtype for aval in avals}) == 1:
+        return avals[0].dtype
+    try:
+        return jnp.result_type(*[_weakly_typed(aval) for aval in avals])
+    except (TypeError, ValueError) as error:
+        sites = name_sites(use.mark.site for use in usage.uses)
+        dtypes = ", ".join(dict.fromkeys(str(aval.dtype) for aval in avals))
+        raise ConflictError(f"lox: the dtypes of {name!r} ({dtypes}, at {sites}) have no common type") from error
+
+
+def _weakly_typed(aval: Any) -> Any:
+    """Something that JAX promotes as it would promote a value of this type."""
+    if not getattr(aval, "weak_type", False):
+        return aval.dtype
+    kind = {"b": bool, "i": int, "u": int, "f": float, "c": complex}[jnp.dtype(aval.dtype).kind]
+    return kind
+
+
+def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
+    chosen = [(use.mark.reduce, use.mark.site) for use in usage.uses]
+    for how, site in chosen[1:]:
+        if how != chosen[0][0]:
+            raise ConflictError(
+                f"lox: {key!r} has different reductions at {chosen[0][1]} and {site}: give both the same reduce=, "
+                "or use another key"
+            )
+    return chosen[0][0] or default or KEEP_ALL
+
+
+def spool_options(
+    argnames: Any, tags: Any, keep_logs: bool, interval: Any, reduce: Any, prefix: str, capacity: Any
+) -> SpoolOptions:
+    return SpoolOptions(
+        Selection.of(argnames, tags),
+        bool(keep_logs),
+        check_positive("interval", interval),
+        resolve(reduce),
+        prefix,
+        check_positive("capacity", capacity),
+    )
+
+

@@ -1,0 +1,307 @@
+"""Reductions: what the records of a key fold into.
+
+A reducer sees one record at a time, so that it runs inside a loop in constant memory. The built-in ones work element
+by element. Means are running means with a compensation term: they neither overflow nor stall, whatever the number of
+records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._errors import LogTypeError, OptionError
+from lox._words import is_key
+
+Array = Any
+
+
+class Reducer:
+    """Folds records one by one. Subclass it to write your own.
+
+    >>> class Range(lox.Reducer):
+    ...     def init(self, aval):
+    ...         return jnp.full(aval.shape, jnp.inf), jnp.full(aval.shape, -jnp.inf)
+    ...     def update(self, state, value):
+    ...         return jnp.minimum(state[0], value), jnp.maximum(state[1], value)
+    ...     def finish(self, state):
+    ...         return state[1] - state[0]
+    >>> def f(xs):
+    ...     jax.lax.map(lambda x: lox.log({"x": x}, reduce=Range()), xs)
+    >>> print(lox.spool(f)(jnp.array([1.0, 5.0, 3.0]))[1])
+    {'x': 4.0}
+    """
+
+    def init(self, aval: jax.ShapeDtypeStruct) -> Any:
+        """The state before the first record; ``aval`` has the record's shape and dtype."""
+        raise NotImplementedError
+
+    def update(self, state: Any, value: Array) -> Any:
+        """The state after one more record. Shapes and dtypes must stay."""
+        raise NotImplementedError
+
+    def finish(self, state: Any) -> Any:
+        """The result."""
+        return state
+
+    # True where `update` treats every element on its own: records of several keys can then be folded as one vector.
+    elementwise = False
+
+    @property
+    def name(self) -> str:
+        """What the result is called where a key has several reductions."""
+        return type(self).__name__.lower()
+
+
+class _Builtin(Reducer):
+    elementwise = True
+
+
+def _float_for(dtype: Any) -> Any:
+    """The dtype in which values of ``dtype`` are averaged."""
+    if jnp.issubdtype(dtype, jnp.inexact) and np.dtype(dtype).itemsize >= 4:
+        return dtype
+    return jnp.zeros((), jnp.float32).dtype
+
+
+def _result_float(dtype: Any) -> Any:
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else _float_for(dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Running:
+    """A running mean, ``high + low``, of ``count`` values."""
+
+    count: Array
+    high: Array
+    low: Array
+    dtype: Any = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def empty(cls, aval: Any) -> _Running:
+        zero = jnp.zeros(aval.shape, _float_for(aval.dtype))
+        return cls(jnp.zeros((), jnp.int32), zero, zero, aval.dtype)
+
+    def add(self, value: Array) -> _Running:
+        value = value.astype(self.high.dtype)
+        count = self.count + 1
+        # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last place.
+        step = ((value - self.high) - self.low) / count.astype(_real(self.high.dtype)) + self.low
+        high = self.high + step
+        # Not finite: the difference below would turn inf into nan.
+        low = jnp.where(jnp.isfinite(high), step - (high - self.high), 0)
+        high = jnp.where(jnp.isfinite(self.high), high, self.high + value)
+        return _Running(count, high, low.astype(high.dtype), self.dtype)
+
+    def value(self) -> Array:
+        return jnp.where(self.count == 0, jnp.nan, self.high + self.low)
+
+
+def _real(dtype: Any) -> Any:
+    return np.finfo(dtype).dtype if np.dtype(dtype).kind == "c" else dtype
+
+
+class _Mean(_Builtin):
+    def init(self, aval: Any) -> _Running:
+        return _Running.empty(aval)
+
+    def update(self, state: _Running, value: Array) -> _Running:
+        return state.add(value)
+
+    def finish(self, state: _Running) -> Array:
+        return state.value().astype(_result_float(state.dtype))
+
+
+class _Std(_Builtin):
+    """Welford's algorithm; the variance is a running mean too."""
+
+    def init(self, aval: Any) -> tuple[_Running, _Running]:
+        mean = _Running.empty(aval)
+        spread = jax.ShapeDtypeStruct(aval.shape, _real(mean.high.dtype))
+        return mean, _Running.empty(spread)
+
+    def update(self, state: Any, value: Array) -> Any:
+        mean, variance = state
+        new_mean = mean.add(value)
+        value = value.astype(mean.high.dtype)
+        before, after = (value - mean.high) - mean.low, (value - new_mean.high) - new_mean.low
+        return new_mean, variance.add((before * after.conj()).real)
+
+    def finish(self, state: Any) -> Array:
+        mean, variance = state
+        result = _result_float(mean.dtype)
+        return jnp.sqrt(jnp.maximum(variance.value(), 0)).astype(_real(result))
+
+
+class _Sum(_Builtin):
+    """Sums of floats keep what rounding takes away; half floats are summed, and returned, as float32."""
+
+    def init(self, aval: Any) -> tuple[Array, Array]:
+        dtype = self._dtype(aval.dtype)
+        return jnp.zeros(aval.shape, dtype), jnp.zeros(aval.shape, dtype)
+
+    @staticmethod
+    def _dtype(dtype: Any) -> Any:
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return _float_for(dtype)
+        return jnp.sum(jnp.zeros((1,), dtype)).dtype
+
+    def update(self, state: Any, value: Array) -> Any:
+        total, rest = state
+        value = value.astype(total.dtype)
+        if not jnp.issubdtype(total.dtype, jnp.inexact):
+            return total + value, rest
+        term = value + rest
+        new_total = total + term
+        return new_total, jnp.where(jnp.isfinite(new_total), term - (new_total - total), 0).astype(total.dtype)
+
+    def finish(self, state: Any) -> Array:
+        return state[0]
+
+
+class _Extreme(_Builtin):
+    def __init__(self, largest: bool) -> None:
+        self._pick = jnp.maximum if largest else jnp.minimum
+        self._largest = largest
+
+    def init(self, aval: Any) -> Array:
+        dtype = np.dtype(aval.dtype)
+        if dtype == bool:
+            start: Any = not self._largest
+        elif jnp.issubdtype(dtype, jnp.integer):
+            start = jnp.iinfo(dtype).min if self._largest else jnp.iinfo(dtype).max
+        elif jnp.issubdtype(dtype, jnp.floating):
+            start = -jnp.inf if self._largest else jnp.inf
+        else:
+            raise OptionError(f"lox: {'max' if self._largest else 'min'} of {dtype} values is not defined")
+        return jnp.full(aval.shape, start, dtype)
+
+    def update(self, state: Array, value: Array) -> Array:
+        return self._pick(state, value)
+
+
+class _Count(_Builtin):
+    elementwise = False
+
+    def init(self, aval: Any) -> Array:
+        del aval
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, state: Array, value: Array) -> Array:
+        del value
+        return state + 1
+
+
+class _First(_Builtin):
+    def init(self, aval: Any) -> Any:
+        return jnp.zeros((), bool), jnp.zeros(aval.shape, aval.dtype)
+
+    def update(self, state: Any, value: Array) -> Any:
+        seen, first = state
+        return jnp.ones((), bool), jnp.where(seen, first, value)
+
+    def finish(self, state: Any) -> Array:
+        return state[1]
+
+
+class _Last(_Builtin):
+    def init(self, aval: Any) -> Array:
+        return jnp.zeros(aval.shape, aval.dtype)
+
+    def update(self, state: Array, value: Array) -> Array:
+        del state
+        return value
+
+
+FIRST = _First()
+
+_REDUCERS: dict[str, Reducer] = {
+    "mean": _Mean(),
+    "sum": _Sum(),
+    "min": _Extreme(largest=False),
+    "max": _Extreme(largest=True),
+    "std": _Std(),
+    "count": _Count(),
+    "first": FIRST,
+    "last": (_last := _Last()),
+    "replace": _last,
+}
+APPEND = "append"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduction:
+    """What a key folds into: named reducers, and whether all records are kept as well."""
+
+    reducers: tuple[tuple[str, Reducer], ...]
+    keep: bool  # "append"
+    single: bool  # one reduction, not a tuple of them
+
+    @property
+    def is_append(self) -> bool:
+        return not self.reducers
+
+    @property
+    def keeps_first_step(self) -> bool:
+        return bool(self.reducers) and all(reducer is FIRST for _, reducer in self.reducers)
+
+    def label(self, results: list[Any], kept: Any = None) -> Any:
+        if self.single:
+            return results[0]
+        named = {name: result for (name, _), result in zip(self.reducers, results, strict=True)}
+        return {APPEND: kept, **named} if self.keep else named
+
+
+KEEP_ALL = Reduction((), keep=True, single=True)
+
+
+def resolve(how: Any, site: str | None = None) -> Reduction | None:
+    """What the user wrote, checked. None stays None: no choice was made."""
+    if how is None or isinstance(how, Reduction):
+        return how
+    names = how if isinstance(how, (tuple, list)) else (how,)
+    reducers = tuple(_resolve_one(name, site) for name in names if name != APPEND)
+    if not names:
+        raise OptionError(f"lox{_at(site)}: reduce=() is empty; {_known()}")
+    keep = APPEND in [name for name in names if isinstance(name, str)]
+    if keep and not reducers:
+        return KEEP_ALL
+    return Reduction(reducers, keep=keep, single=not isinstance(how, (tuple, list)))
+
+
+def _resolve_one(how: Any, site: str | None) -> tuple[str, Reducer]:
+    if isinstance(how, Reducer):
+        return how.name, how
+    if not isinstance(how, str):
+        raise LogTypeError(f"lox{_at(site)}: reduce takes a name, a lox.Reducer or a tuple of them, got {how!r}")
+    if how not in _REDUCERS:
+        raise OptionError(f"lox{_at(site)}: unknown reduction {how!r}; {_known()}")
+    return how, _REDUCERS[how]
+
+
+def _at(site: str | None) -> str:
+    return f".log at {site}" if site else ""
+
+
+def _known() -> str:
+    return f"known are {', '.join(map(repr, (*_REDUCERS, APPEND)))}, a lox.Reducer, or a tuple of them"
+
+
+def check_reducible(key: str, dtype: Any, site: str) -> None:
+    if is_key(dtype):
+        raise LogTypeError(f"lox.log at {site}: {key!r} holds random keys, which cannot be reduced; use reduce='append'")
+
+
+def reduce_logdict(logs: Any, how: Any) -> Any:
+    """Fold the records of a finished logdict, with the same stores that run inside loops."""
+    from lox._stores import fold_logdict
+
+    reduction = resolve(how)
+    if reduction is None or reduction.is_append:
+        return logs
+    return fold_logdict(logs, reduction)

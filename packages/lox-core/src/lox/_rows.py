@@ -1,0 +1,128 @@
+"""Records on their way out of a traced function body.
+
+``Rows`` holds, for each key, the records so far as chunks: single records, or stacks of them that a loop returned.
+It is a pytree with static structure, so that it passes through ``jit``, ``scan`` and ``cond`` as an ordinary output.
+Arrays that several keys share (the steps of their record) are one leaf.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunk:
+    """One record, or ``length`` records along axis 0."""
+
+    leaves: tuple[Array, ...]
+    steps: tuple[tuple[str, Array], ...]
+    where: Array | None = None
+    length: int | None = None
+
+    def arrays(self) -> list[Array]:
+        where = [] if self.where is None else [self.where]
+        return [*self.leaves, *(step for _, step in self.steps), *where]
+
+    def replace(self, arrays: list[Array], length: int | None) -> Chunk:
+        rest = iter(arrays)
+        leaves = tuple(next(rest) for _ in self.leaves)
+        steps = tuple((axis, next(rest)) for axis, _ in self.steps)
+        return Chunk(leaves, steps, None if self.where is None else next(rest), length)
+
+    @property
+    def rows(self) -> int:
+        return 1 if self.length is None else self.length
+
+
+class Rows(dict[str, tuple[Chunk, ...]]):
+    """Chunks by key, in order."""
+
+    def append(self, key: str, chunk: Chunk) -> None:
+        self[key] = (*self.get(key, ()), chunk)
+
+    def extend(self, other: Rows) -> None:
+        for key, chunks in other.items():
+            self[key] = (*self.get(key, ()), *chunks)
+
+    def stack(self) -> Rows:
+        """At most one chunk per key: what a loop body returns."""
+        join = SharedJoin()
+        return Rows({key: (chunks[0] if len(chunks) == 1 else join(chunks),) for key, chunks in self.items()})
+
+    def map_stacked(self, change: Callable[[Array], Array], length: Callable[[Chunk], int]) -> Rows:
+        """Apply ``change`` to every distinct array."""
+        seen: dict[int, Array] = {}
+
+        def once(array: Array) -> Array:
+            if id(array) not in seen:
+                seen[id(array)] = change(array)
+            return seen[id(array)]
+
+        return Rows(
+            {
+                key: tuple(chunk.replace([once(array) for array in chunk.arrays()], length(chunk)) for chunk in chunks)
+                for key, chunks in self.items()
+            }
+        )
+
+
+class SharedJoin:
+    """Joins chunks along the record axis; keys whose chunks share their steps share the joined steps."""
+
+    def __init__(self) -> None:
+        self._joined: dict[tuple[int, ...], Array] = {}
+
+    def __call__(self, chunks: tuple[Chunk, ...]) -> Chunk:
+        columns = zip(*(chunk.arrays() for chunk in chunks), strict=True)
+        lengths = tuple(chunk.length for chunk in chunks)
+        arrays = [self._join(column, lengths) for column in columns]
+        return chunks[0].replace(arrays, sum(chunk.rows for chunk in chunks))
+
+    def _join(self, column: tuple[Array, ...], lengths: tuple[int | None, ...]) -> Array:
+        label = tuple(map(id, column))
+        if label not in self._joined:
+            parts = [x[None] if length is None else x for x, length in zip(column, lengths, strict=True)]
+            self._joined[label] = parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+        return self._joined[label]
+
+
+def _flatten(rows: Rows) -> tuple[list[Array], Any]:
+    places: dict[int, int] = {}
+    distinct: list[Array] = []
+    structure = []
+    for key, chunks in rows.items():
+        described = []
+        for chunk in chunks:
+            indices = []
+            for array in chunk.arrays():
+                if id(array) not in places:
+                    places[id(array)] = len(distinct)
+                    distinct.append(array)
+                indices.append(places[id(array)])
+            axes = tuple(axis for axis, _ in chunk.steps)
+            described.append((len(chunk.leaves), axes, chunk.where is not None, chunk.length, tuple(indices)))
+        structure.append((key, tuple(described)))
+    return distinct, tuple(structure)
+
+
+def _unflatten(structure: Any, arrays: Any) -> Rows:
+    arrays = list(arrays)
+    rows = Rows()
+    for key, described in structure:
+        chunks = []
+        for num_leaves, axes, masked, length, indices in described:
+            rest = [arrays[i] for i in indices]
+            steps = tuple(zip(axes, rest[num_leaves:], strict=False))
+            chunks.append(Chunk(tuple(rest[:num_leaves]), steps, rest[-1] if masked else None, length))
+        rows[key] = tuple(chunks)
+    return rows
+
+
+jax.tree_util.register_pytree_node(Rows, _flatten, _unflatten)

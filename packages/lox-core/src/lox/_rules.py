@@ -1,0 +1,325 @@
+"""One rule for each primitive that can hold marks.
+
+A rule says what the primitive's jaxprs record (``usages``), and rebuilds it (``run``) with the public function of JAX
+that made it. To find what happens to a primitive, look for its name in ``RULES`` at the end.
+
+* *transparent* primitives (``jit``, ``checkpoint``, custom derivatives, ...) run their jaxpr once: rows simply pass out.
+* *folding* ones (loops, branches) put rows into the stores at the end of each body, and carry the stores.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from lox import _derivative_rules, _jax_compat as compat
+from lox._collect import Collector, Frame
+from lox._errors import UnsupportedPrimitiveError, name_sites
+from lox._mark import log_p
+from lox._rows import Rows
+from lox._survey import Survey, Usages, in_branches, in_sequence
+from lox._words import Layout
+
+Array = Any
+Run = Callable[[Collector, Frame, Any, list[Array]], list[Array]]
+
+
+class Rule(Protocol):
+    folds: bool
+
+    def usages(self, eqn: Any, survey: Survey) -> Usages: ...
+
+    def folded(self, eqn: Any, survey: Survey) -> frozenset[str]: ...
+
+    def run(self, collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]: ...
+
+
+class Transparent:
+    """Runs one jaxpr once; ``find(eqn)`` says which."""
+
+    folds = False
+
+    def __init__(self, find: Callable[[Any], Any], run: Run) -> None:
+        self.find = find
+        self.run = run
+
+    def usages(self, eqn: Any, survey: Survey) -> Usages:
+        return survey(self.find(eqn)).usages
+
+    def folded(self, eqn: Any, survey: Survey) -> frozenset[str]:
+        return survey(self.find(eqn)).folded
+
+
+class Folding:
+    folds = True
+
+    def __init__(self, usages: Callable[[Any, Survey], Usages], run: Run) -> None:
+        self.usages = usages
+        self.run = run
+
+    def folded(self, eqn: Any, survey: Survey) -> frozenset[str]:
+        return frozenset(self.usages(eqn, survey))
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def _run_inline(find: Callable[[Any], Any]) -> Run:
+    return lambda collector, frame, eqn, invals: collector.run(find(eqn), invals, frame)
+
+
+def call_through(
+    collector: Collector, frame: Frame, jaxpr: Any, wrap: Callable[[Callable[..., Any]], Any], label: Any, args: list[Array]
+) -> list[Array]:
+    """Evaluate ``jaxpr`` inside ``wrap(function)``, with rows and stores passed in and out as values."""
+    numbers = collector.stores_in(jaxpr, folds=False)
+    collector.settle(frame, numbers)
+    if label not in collector.memo:
+
+        def evaluate(state: Any, alive: Array, env: Any, *args: Array) -> Any:
+            inner = Frame.start(state, alive, env)
+            outs = collector.run(jaxpr, args, inner)
+            return outs, inner.state, inner.rows
+
+        collector.memo[label] = (wrap(evaluate), jaxpr)
+    outs, state, rows = collector.memo[label][0](frame.take(numbers), frame.alive, frame.env, *args)
+    frame.state.update(state)
+    frame.rows.extend(rows)
+    return outs
+
+
+def _run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    label = (id(params["jaxpr"]), params["name"], params["donated_invars"], params["in_shardings"], params["out_shardings"])
+
+    def wrap(evaluate: Callable[..., Any]) -> Any:
+        evaluate.__name__ = params["name"]
+        given = compat.specified_or_none(params["in_shardings"])
+        wanted = compat.specified_or_none(params["out_shardings"])
+        options: dict[str, Any] = {}
+        if any(sharding is not None for sharding in given):
+            options["in_shardings"] = (None, None, None, *given)
+        if any(sharding is not None for sharding in wanted):
+            options["out_shardings"] = (list(wanted), None, None)
+        donated = tuple(i + 3 for i, is_donated in enumerate(params["donated_invars"]) if is_donated)
+        return jax.jit(
+            evaluate,
+            donate_argnums=donated,
+            keep_unused=params["keep_unused"],
+            inline=params["inline"],
+            compiler_options=dict(params["compiler_options_kvs"]) or None,
+            **options,
+        )
+
+    return call_through(collector, frame, params["jaxpr"], wrap, label, invals)
+
+
+def _run_checkpoint(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    wrap = functools.partial(jax.checkpoint, prevent_cse=params["prevent_cse"], policy=params["policy"])
+    return call_through(collector, frame, params["jaxpr"], wrap, (id(params["jaxpr"]), "checkpoint"), invals)
+
+
+# --- loops -----------------------------------------------------------------------------------------------------------
+
+
+def _scan_usages(eqn: Any, survey: Survey) -> Usages:
+    body = survey(eqn.params["jaxpr"]).usages
+    return {key: usage.times(eqn.params["length"]) for key, usage in body.items()}
+
+
+def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    jaxpr, length, reverse = params["jaxpr"], params["length"], params["reverse"]
+    num_consts, num_carry = compat.scan_arities(params)
+    consts, init, xs = invals[:num_consts], invals[num_consts:][:num_carry], invals[num_consts + num_carry :]
+    numbers = collector.stores_in(jaxpr, folds=True)
+    collector.settle(frame, numbers)
+    # The structure of the rows is the same in every iteration: it leaves the body beside the traced values.
+    structure: list[Any] = []
+
+    def body(carry: Any, x: Any) -> Any:
+        carried, state = carry
+        inner = frame.inner(state)
+        outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
+        arrays, tree = jax.tree.flatten(inner.rows.stack())
+        layout = Layout.of(arrays)
+        structure[:] = [tree, layout]
+        return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
+
+    (carried, state), (ys, packed) = jax.lax.scan(
+        body, (init, frame.take(numbers)), xs, length=length, reverse=reverse, unroll=params["unroll"]
+    )
+    frame.state.update(state)
+    tree, layout = structure
+    frame.rows.extend(_flatten_iterations(tree.unflatten(layout.unpack(packed)), length, reverse))
+    return [*carried, *ys]
+
+
+def _flatten_iterations(rows: Rows, length: int, reverse: bool) -> Rows:
+    """Rows with the iterations leading become rows in the order in which the program made them."""
+    seen: dict[int, Array] = {}
+
+    def once(array: Array, k: int | None) -> Array:
+        if id(array) not in seen:
+            turned = jnp.flip(array, 0) if reverse else array
+            seen[id(array)] = turned if k is None else turned.reshape((length * k, *array.shape[2:]))
+        return seen[id(array)]
+
+    return Rows(
+        {
+            key: (chunk.replace([once(a, chunk.length) for a in chunk.arrays()], length * chunk.rows),)
+            for key, (chunk,) in rows.items()
+        }
+    )
+
+
+def _while_usages(eqn: Any, survey: Survey) -> Usages:
+    parts = [survey(eqn.params["cond_jaxpr"]).usages, survey(eqn.params["body_jaxpr"]).usages]
+    return {key: usage.unbounded("while_loop") for key, usage in in_sequence(parts).items()}
+
+
+def _run_while(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    cond_consts, rest = invals[: params["cond_nconsts"]], invals[params["cond_nconsts"] :]
+    body_consts, init = rest[: params["body_nconsts"]], rest[params["body_nconsts"] :]
+    numbers = collector.stores_in(cond, folds=True) | collector.stores_in(body, folds=True)
+    collector.settle(frame, numbers)
+    # The predicate is carried: the body can then tell which lanes of a vmap are still in the loop.
+    first = frame.inner(frame.take(numbers))
+    (start,) = collector.body(cond, [*cond_consts, *init], first)
+
+    def step(carry: Any) -> Any:
+        _, carried, state, going = carry
+        inner = frame.inner(state, frame.alive & going if collector.tracks_lanes else None)
+        outs = collector.run(body, [*body_consts, *carried], inner)
+        (going_on,) = collector.run(cond, [*cond_consts, *outs], inner)
+        collector.settle(inner, numbers)
+        return going_on, outs, inner.state, going_on
+
+    _, outs, state, _ = jax.lax.while_loop(lambda carry: carry[0], step, (start, init, first.state, start))
+    frame.state.update(state)
+    return outs
+
+
+# --- branches --------------------------------------------------------------------------------------------------------
+
+
+def _cond_usages(eqn: Any, survey: Survey) -> Usages:
+    return in_branches([survey(branch).usages for branch in eqn.params["branches"]])
+
+
+def _run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    index, *operands = invals
+    branches = eqn.params["branches"]
+    numbers = frozenset[int]().union(*(collector.stores_in(branch, folds=True) for branch in branches))
+    collector.settle(frame, numbers)
+    shapes: list[Rows] = []
+
+    def make(i: int) -> Callable[..., Any]:
+        def branch(state: Any, *args: Array) -> Any:
+            inner = frame.inner(state, frame.alive & (index == i) if collector.tracks_lanes else None)
+            outs = collector.body(branches[i], list(args), inner)
+            rows = inner.rows.stack()
+            shapes.append(rows)
+            # Plain lists: the branches must agree in structure, also where their keys share steps differently.
+            return outs, inner.state, {key: rows[key][0].arrays() for key in sorted(rows)}
+
+        return branch
+
+    outs, state, arrays = jax.lax.switch(index, [make(i) for i in range(len(branches))], frame.take(numbers), *operands)
+    frame.state.update(state)
+    frame.rows.extend(Rows({key: (chunk.replace(arrays[key], chunk.length),) for key, (chunk,) in shapes[0].items()}))
+    return outs
+
+
+# --- solvers ---------------------------------------------------------------------------------------------------------
+
+
+def _run_linear_solve(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+    split: list[list[Array]] = []
+    rest = list(invals)
+    for length in lengths:
+        split.append(rest[:length])
+        rest = rest[length:]
+    consts = dict(zip(lengths._fields, split, strict=True))
+    b_count = len(jaxprs.matvec.out_avals)
+    numbers = collector.stores_in(jaxprs.solve, folds=False)
+    collector.settle(frame, numbers)
+
+    def plain(name: str) -> Callable[[list[Array]], list[Array]]:
+        # Outside the forward pass no record can be returned; for an outer transformation the marks stay.
+        jaxpr = getattr(jaxprs, name)
+        return lambda x: _run_unrecorded(collector, frame, jaxpr, [*consts[name], *x])
+
+    def solve(_: Any, b: list[Array]) -> Any:
+        inner = frame.inner(frame.take(numbers))
+        outs = collector.run(jaxprs.solve, [*consts["solve"], *b, *rest[b_count:]], inner)
+        return outs[:b_count], (outs[b_count:], inner.state, inner.rows)
+
+    transpose = None
+    if jaxprs.transpose_solve is not None:
+        transpose = lambda _, b: plain("transpose_solve")(b)  # noqa: E731
+    x, (aux, state, rows) = jax.lax.custom_linear_solve(
+        plain("matvec"), rest[:b_count], solve, transpose, symmetric=jaxprs.vecmat is jaxprs.matvec, has_aux=True
+    )
+    frame.state.update(state)
+    frame.rows.extend(rows)
+    return [*x, *aux]
+
+
+def _run_unrecorded(collector: Collector, frame: Frame, jaxpr: Any, args: list[Array]) -> list[Array]:
+    return collector.run(jaxpr, args, frame.inner(dict(frame.state)))
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def _param(name: str) -> Callable[[Any], Any]:
+    return lambda eqn: eqn.params[name]
+
+
+def _solve_jaxpr(eqn: Any) -> Any:
+    return eqn.params["jaxprs"].solve
+
+
+RULES: dict[str, Rule] = {
+    "jit": Transparent(_param("jaxpr"), _run_jit),
+    "closed_call": Transparent(_param("call_jaxpr"), _run_inline(_param("call_jaxpr"))),
+    "core_call": Transparent(_param("call_jaxpr"), _run_inline(_param("call_jaxpr"))),
+    "core_closed_call": Transparent(_param("call_jaxpr"), _run_inline(_param("call_jaxpr"))),
+    "eval_jaxpr": Transparent(_param("jaxpr"), _run_inline(_param("jaxpr"))),
+    "remat2": Transparent(_param("jaxpr"), _run_checkpoint),
+    "checkpoint": Transparent(_param("jaxpr"), _run_checkpoint),
+    "custom_jvp_call": Transparent(_param("call_jaxpr"), _derivative_rules.run_custom_jvp),
+    "custom_vjp_call": Transparent(_param("call_jaxpr"), _derivative_rules.run_custom_vjp),
+    "scan": Folding(_scan_usages, _run_scan),
+    "while": Folding(_while_usages, _run_while),
+    "cond": Folding(_cond_usages, _run_cond),
+    "custom_linear_solve": Transparent(_solve_jaxpr, _run_linear_solve),
+}
+
+
+def find(eqn: Any) -> Rule:
+    rule = RULES.get(eqn.primitive.name)
+    if rule is not None:
+        return rule
+    sites = name_sites(_sites(eqn.params))
+    raise UnsupportedPrimitiveError(
+        f"lox: a lox.log call ({sites}) is inside {eqn.primitive.name!r}, a primitive that lox cannot look into; "
+        "move the call outside it, or take it out with lox.nolog"
+    )
+
+
+def _sites(params: dict[str, Any]) -> list[str]:
+    sites = []
+    for jaxpr in compat.all_jaxprs_in_params(params):
+        for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
+            sites += [eqn.params["mark"].site] if eqn.primitive is log_p else _sites(eqn.params)
+    return sites

@@ -1,0 +1,191 @@
+"""``lox.spool``: the records come back beside the result."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+
+from lox import _jax_compat as compat
+from lox import _program, _rules
+from lox._collect import Collector, Frame
+from lox._errors import ConflictError
+from lox._logdict import logdict
+from lox._mark import Record, stop_gradient
+from lox._plan import Group, KeyPlan, Plan, SpoolOptions, make_plan, spool_options
+from lox._rows import Chunk, Rows, SharedJoin
+from lox._survey import Survey
+
+Array = Any
+
+
+def spool(
+    fun: Callable[..., Any],
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    keep_logs: bool = False,
+    interval: int | None = None,
+    reduce: Any = None,
+    prefix: str = "",
+    capacity: int | None = None,
+) -> Callable[..., Any]:
+    """Transform ``fun`` into a function that returns ``(out, logs)``.
+
+    Args:
+      fun: the function whose ``lox.log`` calls are to be collected, jitted or not.
+      argnames: only these keys; patterns such as ``"train/*"`` work.
+      tags: only records that have at least one of these tags.
+      keep_logs: leave the marks in the program as well, for a transformation outside.
+      interval: of each key, keep records 0, n, 2n, ...
+      reduce: what records fold into, for calls of ``lox.log`` that do not say it themselves.
+      prefix: put before every returned key.
+      capacity: for keys whose number of records is not fixed (``while_loop``, branches that differ), keep the last n.
+
+    >>> def f(xs):
+    ...     def step(carry, x):
+    ...         carry += x
+    ...         lox.log({"carry": carry})
+    ...         return carry, x
+    ...     return jax.lax.scan(step, 0, xs)[0]
+    >>> y, logs = lox.spool(f)(jnp.arange(3))
+    >>> print(logs)
+    {'carry': [0, 1, 3]}
+    """
+    options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
+    known = _program.programs.programs_of(fun)
+
+    @functools.wraps(fun)
+    def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
+        signature = _program.Signature(args, kwargs)
+
+        def make() -> tuple[_program.Program, bool]:
+            traced = _program.trace(fun, signature)
+            return _spool_program(traced, options, signature.arrays), not traced.holds_tracers()
+
+        program = _program.lookup(known, ("spool", options, signature.key()), make)
+        out, logs = program.rebuild(program.evaluate(*signature.arrays))
+        if compat.tracing_now():
+            logs = jax.tree.map(lambda leaf: stop_gradient(leaf) if isinstance(leaf, jax.Array) else leaf, logs)
+        return out, logs
+
+    return spooled
+
+
+def _spool_program(traced: _program.Traced, options: SpoolOptions, arrays: list[Array]) -> _program.Program:
+    survey = Survey(options.selection, _rules)
+    plan = make_plan(survey(traced.jaxpr).usages, options)
+    collector = Spooler(survey, _rules, options.keep_logs, plan)
+
+    def interpret(operands: list[Array], arrays: Sequence[Array]) -> Any:
+        del operands
+        frame = Frame.start({i: group.store.init() for i, group in enumerate(plan.groups)}, True, (), nested=False)
+        outs = collector.run(traced.jaxpr, arrays, frame)
+        collector.settle(frame, frozenset(frame.state))
+        logs = assemble(plan, frame)
+        return outs, logs.prefix(options.prefix) if options.prefix else logs
+
+    return _program.compile_program(traced, interpret, [], arrays, lambda result, logs: (result, logs))
+
+
+class Spooler(Collector):
+    """Collects records: as rows, or in stores."""
+
+    def __init__(self, survey: Survey, rules: Any, keep: bool, plan: Plan) -> None:
+        super().__init__(survey, rules, keep)
+        self.plan = plan
+
+    def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
+        steps = record.steps
+        for key in keys:
+            plan = self.plan.keys.get(key)
+            if plan is None:
+                raise ConflictError(
+                    f"lox.spool: {key!r} ({record.mark.site}) is recorded by a derivative rule, but not by its function, "
+                    "so that it has no place in the logs: transform the differentiated function, spool(grad(f))"
+                )
+            leaves = tuple(_cast(leaf, aval) for leaf, aval in zip(record.leaves[key], plan.leaves, strict=True))
+            frame.rows.append(key, Chunk(leaves, self._steps(plan, steps), record.where))
+
+    @staticmethod
+    def _steps(plan: KeyPlan, steps: dict[str, Array]) -> tuple[tuple[str, Array], ...]:
+        return tuple((axis, _cast(steps[axis], aval)) for axis, aval in plan.steps)
+
+    def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
+        summary = self.survey(jaxpr)
+        return self.plan.numbers_of(summary.usages if folds else summary.folded)
+
+    def settle(self, frame: Frame, numbers: frozenset[int]) -> None:
+        settled: set[str] = set()
+        for number in sorted(numbers):
+            group = self.plan.groups[number]
+            frame.state[number] = _fold_pending(group, frame.state[number], frame.rows)
+            settled.update(plan.key for plan in group.keys)
+        for key in settled - self.plan.rows:
+            frame.rows.pop(key, None)
+
+
+def _fold_pending(group: Group, state: Any, rows: Rows) -> Any:
+    pending = [rows.get(plan.key, ()) for plan in group.keys]
+    for chunks in zip(*pending, strict=True):
+        leaves = [leaf for chunk in chunks for leaf in chunk.leaves]
+        steps = [step for _, step in chunks[0].steps]
+        state = group.store.add(state, leaves, steps, chunks[0].where)
+    return state
+
+
+def _cast(array: Array, aval: Any) -> Array:
+    return array if array.dtype == aval.dtype else jax.lax.convert_element_type(array, aval.dtype)
+
+
+# --- from rows and states to logs ------------------------------------------------------------------------------------
+
+
+def assemble(plan: Plan, frame: Frame) -> logdict:
+    """The logs of a finished run, keys in the order in which they are first recorded."""
+    parts = [logdict()]
+    join = SharedJoin()
+    for group, state in zip(plan.groups, (frame.state[i] for i in range(len(plan.groups))), strict=True):
+        parts.append(_from_store(group, state))
+    logs = functools.reduce(lambda a, b: a._merge_disjoint(b), _merge_kept(plan, parts, frame, join))
+    return logs._pick({key: key for key in plan.keys if key in logs})
+
+
+def _merge_kept(plan: Plan, parts: list[logdict], frame: Frame, join: SharedJoin) -> list[logdict]:
+    rows = [_from_rows(plan.keys[key], frame.rows[key], join) for key in plan.rows if key in frame.rows]
+    return [*parts, *rows]
+
+
+def _from_rows(plan: KeyPlan, chunks: tuple[Chunk, ...], join: SharedJoin) -> logdict:
+    stacked = len(chunks) > 1 or chunks[0].length is not None
+    chunk = join(chunks) if stacked else chunks[0]
+    return logdict._make(
+        {plan.key: plan.tree.unflatten(chunk.leaves)},
+        {axis: {plan.key: step} for axis, step in chunk.steps},
+        {plan.key: chunk.rows},
+        frozenset([plan.key] if stacked else []),
+        {},
+    )
+
+
+def _from_store(group: Group, state: Any) -> logdict:
+    done = group.store.finish(state)
+    values, counts = {}, {}
+    stacked: set[str] = set()
+    for plan in group.keys:
+        leaves = group.leaves_of(done.leaves)[plan.key]
+        if hasattr(group.store, "reduction") or hasattr(getattr(group.store, "store", None), "reduction"):
+            parts = [plan.tree.unflatten(list(part)) for part in zip(*leaves, strict=True)]
+            values[plan.key] = plan.reduction.label(parts)
+        else:
+            values[plan.key] = plan.tree.unflatten(leaves)
+            stacked.add(plan.key)
+        counts[plan.key] = done.count if group.count is None else group.count
+    steps = {
+        axis: {plan.key: step for plan in group.keys} for axis, step in zip(group.keys[0].axes, done.steps, strict=True)
+    }
+    bounds = dict.fromkeys(stacked, group.capacity) if group.bounded else {}
+    return logdict._make(values, steps, counts, frozenset(stacked), bounds)
+
+

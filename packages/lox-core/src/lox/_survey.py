@@ -1,0 +1,176 @@
+"""What a traced program records, read off its jaxprs before anything is built.
+
+For every key: which marks make it, how many records there will be (if the program fixes that), and whether two keys are
+always recorded together, so that they can share storage. Nothing is traced here; each jaxpr is read once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lox import _jax_compat as compat
+from lox._mark import Mark, Record, log_p
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """One mark of a key, with the types of its leaves and steps."""
+
+    mark: Mark
+    leaves: tuple[Any, ...]
+    steps: tuple[tuple[str, Any], ...]
+    tree: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """How a program, or a part of it, records one key."""
+
+    uses: tuple[Use, ...]
+    count: int | None  # None: not known before the program runs
+    looped: bool
+    masked: bool
+    why: str | None  # why the count is not known
+    # Where the marks are. Keys with equal profiles are recorded together, equally often between any two loops.
+    profile: frozenset[Any]
+
+    @property
+    def looped_or_repeated(self) -> bool:
+        return self.looped or self.count != 1
+
+    def then(self, other: Usage) -> Usage:
+        return Usage(
+            self.uses + tuple(use for use in other.uses if use not in self.uses),
+            None if self.count is None or other.count is None else self.count + other.count,
+            self.looped or other.looped,
+            self.masked or other.masked,
+            self.why or other.why,
+            self.profile | other.profile,
+        )
+
+    def times(self, length: int) -> Usage:
+        count = None if self.count is None else self.count * length
+        return dataclasses.replace(self, count=count, looped=True)
+
+    def unbounded(self, why: str) -> Usage:
+        return dataclasses.replace(self, count=None, looped=True, why=self.why or why)
+
+
+Usages = dict[str, Usage]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What one jaxpr records, and which keys are recorded inside loops or branches of it."""
+
+    usages: Usages
+    folded: frozenset[str]
+
+
+class Survey:
+    """Reads jaxprs. ``selects(mark, key)`` says what counts."""
+
+    def __init__(self, selects: Callable[[Mark, str], bool], rules: Any) -> None:
+        self._selects = selects
+        self._rules = rules
+        self._read: dict[int, tuple[Any, Summary]] = {}
+        self._marked: dict[int, tuple[Any, bool]] = {}
+
+    def __call__(self, jaxpr: Any) -> Summary:
+        body, _ = compat.open_jaxpr(jaxpr)
+        if id(body) not in self._read:
+            # The jaxpr is kept beside its summary: an id must not be used again meanwhile.
+            self._read[id(body)] = (body, self._summarise(body))
+        return self._read[id(body)][1]
+
+    def selected(self, mark: Mark) -> tuple[str, ...]:
+        return tuple(key for key in mark.keys if self._selects(mark, key))
+
+    def _summarise(self, body: Any) -> Summary:
+        usages: Usages = {}
+        folded: set[str] = set()
+        marks: Counter[Any] = Counter()
+        segment = 0
+        for index, eqn in enumerate(body.eqns):
+            if eqn.primitive is log_p:
+                found = self._use(eqn, index, body, segment, marks)
+            elif self.has_marks(eqn.params):
+                segment += 1
+                rule = self._rules.find(eqn)
+                found = rule.usages(eqn, self)
+                folded |= set(found) if rule.folds else rule.folded(eqn, self)
+            else:
+                continue
+            for key, usage in found.items():
+                usages[key] = usages[key].then(usage) if key in usages else usage
+        return Summary(_with_multiplicity(usages, id(body), marks), frozenset(folded))
+
+    def _use(self, eqn: Any, index: int, body: Any, segment: int, marks: Counter[Any]) -> Usages:
+        record = Record.of(eqn.params["mark"], [var.aval for var in eqn.invars])
+        mark = record.mark
+        # Records with steps or a condition of their own are together only if they are one mark.
+        place = (id(body), segment, index if mark.axes or mark.masked else None)
+        found = {}
+        for key, tree in zip(mark.keys, mark.trees, strict=True):
+            if self._selects(mark, key):
+                use = Use(mark, tuple(record.leaves[key]), tuple(record.steps.items()), tree)
+                marks[key, place] += 1
+                found[key] = Usage((use,), 1, False, mark.masked, None, frozenset([place]))
+        return found
+
+    def has_marks(self, params: dict[str, Any]) -> bool:
+        return any(self.is_marked(jaxpr) for jaxpr in compat.all_jaxprs_in_params(params))
+
+    def is_marked(self, jaxpr: Any) -> bool:
+        """Whether any mark, selected or not, is in it."""
+        body, _ = compat.open_jaxpr(jaxpr)
+        if id(body) not in self._marked:
+            found = any(eqn.primitive is log_p or self.has_marks(eqn.params) for eqn in body.eqns)
+            self._marked[id(body)] = (body, found)
+        return self._marked[id(body)][1]
+
+
+def _with_multiplicity(usages: Usages, body: int, marks: Counter[Any]) -> Usages:
+    """Two keys at one place are together only if they are recorded there equally often."""
+
+    def numbered(key: str, profile: Iterable[Any]) -> frozenset[Any]:
+        return frozenset((place, marks[key, place]) if place[0] == body else place for place in profile)
+
+    return {key: dataclasses.replace(usage, profile=numbered(key, usage.profile)) for key, usage in usages.items()}
+
+
+def in_sequence(parts: Iterable[Usages]) -> Usages:
+    total: Usages = {}
+    for part in parts:
+        for key, usage in part.items():
+            total[key] = total[key].then(usage) if key in total else usage
+    return total
+
+
+def in_branches(branches: list[Usages]) -> Usages:
+    """One of the branches runs: a count is known where all agree."""
+    total = in_sequence(branches)
+    merged = {}
+    for key, usage in total.items():
+        counts = [branch[key].count if key in branch else 0 for branch in branches]
+        if None not in counts and len(set(counts)) == 1 and all(key in branch for branch in branches):
+            merged[key] = dataclasses.replace(usage, count=counts[0])
+        else:
+            merged[key] = dataclasses.replace(usage, count=None, looped=True, why=_difference(key, branches))
+    return merged
+
+
+def _difference(key: str, branches: list[Usages]) -> str:
+    lines = []
+    for i, branch in enumerate(branches):
+        if key not in branch:
+            lines.append(f"branch {i} does not record it")
+        else:
+            count = branch[key].count
+            times = "a number of times that is not known" if count is None else f"{count} time{'s' * (count != 1)}"
+            sites = ", ".join(dict.fromkeys(use.mark.site for use in branch[key].uses))
+            lines.append(f"branch {i} records it {times} ({sites})")
+    return "branches: " + "; ".join(lines)
