@@ -32,8 +32,9 @@ class EventFile:
 
     def __init__(self, folder: Path) -> None:
         # TensorBoard reads the files of a folder in the order of their names, so time comes before what makes the
-        # name unique: two loggers can start in the same second, even in processes that count alike.
-        suffix = f".{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        # name unique: two loggers can start in the same second, even in processes that count alike. And where others
+        # add a number of their own, a letter comes after it.
+        suffix = f".lox.{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
         EventsWriter(str(folder / "events"), filename_suffix=suffix).close()
         (self.path,) = folder.glob(f"events.out.tfevents.*{suffix}")
         self._folder_synced = False
@@ -108,7 +109,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def shown(paths: Iterable[Path], take: Callable[[Event, Summary.Value], T]) -> dict[str, list[tuple[int, T]]]:
-    """What TensorBoard shows of the event files of a run: for each tag, its steps, each with what `take` keeps of the value."""
+    """What TensorBoard shows of these files of a run: for each tag, its steps, and what `take` keeps of the values."""
     values: dict[str, list[tuple[int, T]]] = {}
     restarts = 0
     for event in itertools.chain.from_iterable(map(read_events, paths)):

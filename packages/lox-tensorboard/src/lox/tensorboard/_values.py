@@ -102,7 +102,7 @@ def _as_pixels(name: str, value: Array, check: bool) -> npt.NDArray[np.uint8]:
     if value.dtype == np.uint8:
         return value.astype(np.uint8, copy=False)
     floats = value.astype(np.float64) if value.dtype.kind in "bf" else value.astype(np.float64) / 255
-    tolerance = 1 / 255
+    tolerance = 0.5 / 255  # what rounds to a pixel is one
     low, high = np.nanmin(floats, initial=0), np.nanmax(floats, initial=1)
     if check and (low < -tolerance or high > 1 + tolerance):
         raise KindError(
