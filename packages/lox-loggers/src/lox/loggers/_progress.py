@@ -125,9 +125,13 @@ class _Bars:
             auto_refresh=False,
         )
         self._tasks: dict[str, Any] = {}
+        self._drawn = -1
         self._progress.start()
 
     def draw(self, logger: ProgressLogger) -> None:
+        if self._drawn == (records := logger._board.records()):
+            return  # each run is flushed, but one drawing shows them all
+        self._drawn = records
         groups = logger.groups()
         for title in [title for title in self._tasks if title not in dict(groups)]:
             self._progress.remove_task(self._tasks.pop(title))  # more runs came, and have one bar now

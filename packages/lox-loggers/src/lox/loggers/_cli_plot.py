@@ -1,0 +1,146 @@
+"""`lox plot`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+import lox
+from lox.loggers._cli_show import load_runs, numeric_columns
+from lox.loggers._errors import RunFormatError
+from lox.loggers._numbers import short
+
+
+@dataclasses.dataclass
+class Curve:
+    """Numbers over steps, with the range that they were taken from if they are means."""
+
+    name: str
+    steps: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+
+def plot(
+    path: str | os.PathLike[str], keys: Sequence[str], *, axis: str | None, output: str | None, each: bool
+) -> None:
+    panels = collect(load_runs(path, keys), axis, each)
+    if output is None:
+        for label, (step_name, curves) in panels.items():
+            sys.stdout.write(draw(label, step_name, curves, *_size()))
+    else:
+        _save(panels, output)
+        sys.stdout.write(f"wrote {output}\n")
+
+
+def collect(runs: Mapping[str, lox.logdict], axis: str | None, each: bool) -> dict[str, tuple[str, list[Curve]]]:
+    """For each value, the name of what it is plotted over, and the curves."""
+    found: dict[str, tuple[str, list[Curve]]] = {}
+    for name, logs in runs.items():
+        for key in logs:
+            step_name, steps = _steps(logs, key, axis)
+            for label, column in numeric_columns(logs, key):
+                found.setdefault(label, (step_name, []))[1].append(Curve(name, steps, column))
+    if each:
+        return found
+    return {label: (step_name, [over_runs(curves)]) for label, (step_name, curves) in found.items()}
+
+
+def over_runs(curves: Sequence[Curve]) -> Curve:
+    """The mean over runs, with a band of one standard deviation, at the steps that all of them cover."""
+    if len(curves) == 1:
+        return curves[0]
+    sorted_curves = []
+    for curve in curves:
+        steps, first = np.unique(curve.steps, return_index=True)
+        sorted_curves.append((steps, curve.mean[first]))
+    start = max(steps[0] for steps, _ in sorted_curves)
+    stop = min(steps[-1] for steps, _ in sorted_curves)
+    if start > stop:
+        raise RunFormatError("the runs have no steps in common; plot them with --each")
+    steps = np.unique(np.concatenate([steps for steps, _ in sorted_curves]))
+    steps = steps[(steps >= start) & (steps <= stop)]
+    values = np.stack([np.interp(steps, own, numbers) for own, numbers in sorted_curves])
+    mean, deviation = values.mean(0), values.std(0)
+    return Curve(f"mean of {len(curves)} runs", steps, mean, mean - deviation, mean + deviation)
+
+
+def _steps(logs: lox.logdict, key: str, axis: str | None) -> tuple[str, np.ndarray]:
+    axes = [name for name, by_key in logs.steps.items() if key in by_key]
+    if axis is None and axes:
+        axis = axes[0]
+    if axis is None:
+        return "record", np.arange(logs.counts[key], dtype=np.float64)
+    if axis not in axes:
+        raise RunFormatError(f"{key!r} has no steps along {axis!r}, only along {', '.join(axes) or 'no axis'}")
+    return axis, np.asarray(logs.steps[axis][key], np.float64)
+
+
+def _size() -> tuple[int, int]:
+    columns, lines = shutil.get_terminal_size((80, 24))
+    return max(20, min(columns, 120) - 14), max(5, min(lines, 24) - 8)
+
+
+def draw(label: str, step_name: str, curves: Sequence[Curve], width: int, height: int) -> str:
+    """A plot in characters: a mark for each curve, a shade for the band."""
+    shown = np.concatenate([part for c in curves for part in (c.mean, c.low, c.high) if part is not None])
+    finite = shown[np.isfinite(shown)]
+    if not len(finite):
+        return f"{label}: no finite values\n"
+    low, high = float(finite.min()), float(finite.max())
+    first, last = min(float(c.steps.min()) for c in curves), max(float(c.steps.max()) for c in curves)
+    grid = [[" "] * width for _ in range(height)]
+
+    def row_of(value: float) -> int:
+        return height - 1 - round((value - low) / ((high - low) or 1) * (height - 1))
+
+    for number, curve in enumerate(curves):
+        at = np.linspace(first, last, width)
+        order = np.argsort(curve.steps, kind="stable")
+        resampled = [
+            None if part is None else np.interp(at, curve.steps[order], part[order], np.nan, np.nan)
+            for part in (curve.mean, curve.low, curve.high)
+        ]
+        for column in range(width):
+            mean, bottom, top = (None if part is None else part[column] for part in resampled)
+            if bottom is not None and np.isfinite(bottom) and np.isfinite(top):
+                for row in range(row_of(top), row_of(bottom) + 1):
+                    grid[row][column] = "░"
+            if np.isfinite(mean):
+                grid[row_of(mean)][column] = "•+x*o#"[number % 6]
+    lines = [f"{label} ({', '.join(c.name for c in curves)})"]
+    for row, cells in enumerate(grid):
+        margin = short(high) if row == 0 else short(low) if row == height - 1 else ""
+        lines.append(f"{margin:>10} ┤{''.join(cells).rstrip()}")
+    ends = f"{short(first)}{short(last):>{max(1, width - len(short(first)))}}"
+    return "\n".join([*lines, f"{'':>10} └{'─' * width}", f"{step_name:>10}  {ends}"]) + "\n"
+
+
+def _save(panels: Mapping[str, tuple[str, list[Curve]]], output: str) -> None:
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("lox plot --output needs matplotlib: pip install 'lox-loggers[plot]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(len(panels), 1, figsize=(8, 3 * len(panels)), squeeze=False, layout="constrained")
+    for axis, (label, (step_name, curves)) in zip(axes[:, 0], panels.items(), strict=True):
+        for curve in curves:
+            order = np.argsort(curve.steps, kind="stable")
+            (line,) = axis.plot(curve.steps[order], curve.mean[order], label=curve.name)
+            if curve.low is not None and curve.high is not None:
+                axis.fill_between(
+                    curve.steps[order], curve.low[order], curve.high[order], alpha=0.25, color=line.get_color(), lw=0
+                )
+        axis.set(xlabel=step_name, ylabel=label)
+        if len(curves) <= 12:
+            axis.legend()
+    figure.savefig(output)
+    pyplot.close(figure)
