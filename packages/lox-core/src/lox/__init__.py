@@ -15,5 +15,7 @@ with explain_jax_failures():
     from lox._log import log as log
     from lox._log import log_grad as log_grad
     from lox._logdict import logdict as logdict
+    from lox._nolog import nolog as nolog
     from lox._reduce import Reducer as Reducer
     from lox._spool import spool as spool
+    from lox._tap import tap as tap

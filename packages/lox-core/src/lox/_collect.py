@@ -10,9 +10,13 @@ business of the subclass: ``lox.spool`` collects rows and states, ``lox.tap`` ca
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from lox import _jax_compat as compat
 from lox._mark import Record, log_p, marks_are_wanted, stop_gradient, watch_p
@@ -64,6 +68,8 @@ class Collector:
 
     # Whether `Frame.alive` must follow conditionals and loops.
     tracks_lanes = False
+    # The marking context under which derivative rules are traced.
+    marks_in_rules: bool | None = True
 
     def __init__(self, survey: Survey, rules: Any, keep: bool) -> None:
         self.survey = survey
@@ -84,6 +90,10 @@ class Collector:
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
         """The stores that evaluating ``jaxpr`` updates. ``folds``: it is a body at whose end rows are put away."""
         raise NotImplementedError
+
+    def backward_context(self) -> Any:
+        """The context in which backward rules run: they belong to whatever transformation is outside."""
+        return contextlib.nullcontext()
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
@@ -114,19 +124,24 @@ class Collector:
         return compat.bind_eqn(eqn, invals)
 
     def must_rebuild(self, eqn: Any) -> bool:
-        return self.survey.has_marks(eqn.params)
+        return self.survey.concerns(eqn)
 
     def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
-        record = Record.of(eqn.params["mark"], invals)
+        # A constant operand is a literal of the jaxpr.
+        operands = [
+            value if isinstance(value, jax.Array) else jnp.asarray(value, atom.aval.dtype)
+            for value, atom in zip(invals, eqn.invars, strict=True)
+        ]
+        marked = record = Record.of(eqn.params["mark"], operands)
         keys = self.survey.selected(record.mark)
-        if marks_are_wanted():
-            record.bind(record.mark.keys if self.keep else tuple(k for k in record.mark.keys if k not in keys))
         if keys:
             if frame.nested:
                 leaves = {key: [stop_gradient(leaf) for leaf in record.leaves[key]] for key in keys}
                 steps = {axis: stop_gradient(step) for axis, step in record.steps.items()}
                 record = dataclasses.replace(record, leaves=leaves, steps=steps)
             self.record(frame, record, keys)
+        if marks_are_wanted():
+            marked.bind(marked.mark.keys if self.keep else tuple(k for k in marked.mark.keys if k not in keys))
 
     def body(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
         """Run a loop body or a branch, and put its rows away at the end."""

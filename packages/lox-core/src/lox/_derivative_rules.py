@@ -80,7 +80,7 @@ def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
         _, *arg_tangents = tangents
         rule_tangents = arg_tangents[num_consts:]
         zeros = [type(tangent) is jax.custom_derivatives.SymbolicZero for tangent in rule_tangents]
-        with marking(True):
+        with marking(collector.marks_in_rules):
             jaxpr, consts, out_zeros = compat.call_thunk(params["jvp_jaxpr_fun"], *zeros)
         rule = compat.close(jaxpr, consts)
         nonzero = [tangent for tangent, zero in zip(rule_tangents, zeros, strict=True) if not zero]
@@ -120,7 +120,7 @@ def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[.
         context = jax.tree.map(lambda arg: arg.value, context, is_leaf=_is_primal)
         values = [arg.value for arg in args]
         perturbed = [arg.perturbed for arg in args[num_consts:]]
-        with marking(True):
+        with marking(collector.marks_in_rules):
             jaxpr, consts = compat.call_thunk(params["fwd_jaxpr_thunk"], *perturbed)
         _, residual_tree, forwarded = params["out_trees"]()
         flat, recorded = _evaluate_rule(
@@ -135,7 +135,8 @@ def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[.
         outs, _ = cotangents
         if not params["symbolic_zeros"]:
             outs = [_materialise(ct) for ct in outs]
-        results = compat.call_thunk(params["bwd"], *residuals, *outs)
+        with collector.backward_context():
+            results = compat.call_backward(params["bwd"], *residuals, *outs)
         return (None, *[None] * num_consts, *[None if compat.is_zero_tangent(ct) else ct for ct in results])
 
     return forward, backward

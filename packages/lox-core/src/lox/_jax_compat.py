@@ -203,6 +203,12 @@ def scan_arities(params: dict[str, Any]) -> tuple[int, int]:
     return len(consts), len(carry)
 
 
+def call_backward(bwd: Any, *args: Any) -> Sequence[Any]:
+    """The flat backward rule of a ``custom_vjp``. From 0.11 on it returns (cotangents, logs of JAX's own)."""
+    results = bwd.call_wrapped(*args)
+    return results[0] if isinstance(results, tuple) and len(results) == 2 and isinstance(results[0], list) else results
+
+
 def call_thunk(thunk: Any, *args: Any) -> Any:
     """The lazily traced rules in ``custom_jvp_call`` and ``custom_vjp_call`` are wrapped functions."""
     return thunk.call_wrapped(*args)

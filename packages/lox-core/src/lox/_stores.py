@@ -149,13 +149,17 @@ class RingStore:
         buffers = [_write(buffer, row, place, keep) for buffer, row in zip(buffers, self._layout.pack(arrays), strict=True)]
         return count + (1 if keep is None else keep.astype(jnp.int32)), buffers
 
+    def unpack(self, buffers: list[Array]) -> list[Array]:
+        """The columns of leaves and steps that the buffers hold."""
+        return self._layout.unpack(buffers)
+
     def finish(self, state: Any) -> Finished:
         count, buffers = state
         # Once the ring is full, the oldest record is the one that would be overwritten next.
         rows = max(self.rows, 1)
         oldest = jnp.where(count > rows, jnp.remainder(count, rows), 0)
         order = jnp.remainder(oldest + jnp.arange(self.rows, dtype=jnp.int32), rows)
-        arrays = self._layout.unpack([buffer[order] for buffer in buffers])
+        arrays = self.unpack([buffer[order] for buffer in buffers])
         return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], count)
 
 

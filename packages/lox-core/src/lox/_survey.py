@@ -23,6 +23,8 @@ class Use:
     leaves: tuple[Any, ...]
     steps: tuple[tuple[str, Any], ...]
     tree: Any
+    # Sizes of the mesh axes of the shard_maps around the mark: they lead the shapes above.
+    mesh: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,11 @@ class Summary:
 class Survey:
     """Reads jaxprs. ``selects(mark, key)`` says what counts."""
 
-    def __init__(self, selects: Callable[[Mark, str], bool], rules: Any) -> None:
+    def __init__(
+        self, selects: Callable[[Mark, str], bool], rules: Any, also: frozenset[str] = frozenset()
+    ) -> None:
         self._selects = selects
+        self._also = also  # names of primitives that are to be rebuilt even without marks
         self._rules = rules
         self._read: dict[int, tuple[Any, Summary]] = {}
         self._marked: dict[int, tuple[Any, bool]] = {}
@@ -124,12 +129,15 @@ class Survey:
     def has_marks(self, params: dict[str, Any]) -> bool:
         return any(self.is_marked(jaxpr) for jaxpr in compat.all_jaxprs_in_params(params))
 
+    def concerns(self, eqn: Any) -> bool:
+        """Whether an equation cannot stay as it is."""
+        return eqn.primitive is log_p or eqn.primitive.name in self._also or self.has_marks(eqn.params)
+
     def is_marked(self, jaxpr: Any) -> bool:
         """Whether any mark, selected or not, is in it."""
         body, _ = compat.open_jaxpr(jaxpr)
         if id(body) not in self._marked:
-            found = any(eqn.primitive is log_p or self.has_marks(eqn.params) for eqn in body.eqns)
-            self._marked[id(body)] = (body, found)
+            self._marked[id(body)] = (body, any(map(self.concerns, body.eqns)))
         return self._marked[id(body)][1]
 
 

@@ -1,0 +1,239 @@
+"""``lox.tap``: each record calls the host while the program runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox import _program, _rules
+from lox._batching import BatchStore, Stream
+from lox._collect import Collector, Frame
+from lox._errors import LogTypeError
+from lox._host import Delivery, Receiver, send
+from lox._logdict import logdict
+from lox._mark import Record
+from lox._plan import Selection, check_positive, plan_key
+from lox._stores import Aval, select
+from lox._survey import Survey, Usages, Use
+
+Array = Any
+
+
+def tap(
+    fun: Callable[..., Any],
+    callback: Callable[[logdict], Any] | Receiver | None = None,
+    argnames: str | Iterable[str] | None = None,
+    tags: str | Iterable[str] | None = None,
+    prefix: str = "",
+    interval: int | None = None,
+    batch: int | None = None,
+    ordered: bool = False,
+) -> Callable[..., Any]:
+    """Transform ``fun`` into a function that also calls ``callback(logs)`` for its records, while it runs.
+
+    Args:
+      fun: the function whose ``lox.log`` calls are to be streamed, jitted or not.
+      callback: gets a logdict of numpy values; by default it is printed. It must not call JAX: that can deadlock.
+      argnames: only these keys; patterns such as ``"train/*"`` work.
+      tags: only records that have at least one of these tags.
+      prefix: put before every key.
+      interval: of each key, deliver records 0, n, 2n, ...; the others cost no host call.
+      batch: gather n records of a call of ``lox.log`` on the device, and deliver them stacked, the rest at the end.
+      ordered: let JAX promise the order; not under ``vmap``, nor on several devices.
+
+    The records have arrived when ``jax.effects_barrier()`` returns.
+
+    >>> def f(x):
+    ...     lox.log({"x": x})
+    ...     return x + 1.0
+    >>> y = lox.tap(f, lambda logs: print("got", logs))(jnp.float32(1.0))
+    got {'x': 1.0}
+    """
+    options = TapOptions(
+        Selection.of(argnames, tags),
+        prefix,
+        check_positive("interval", interval),
+        check_positive("batch", batch),
+        bool(ordered),
+    )
+    receiver = callback if isinstance(callback, Receiver) else Receiver(PerRecord(_check_callback(callback)))
+    operands, operand_tree = jax.tree.flatten(receiver.operands)
+    operands = [jnp.asarray(operand) for operand in operands]
+    known = _program.programs.programs_of(fun)
+
+    @functools.wraps(fun)
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        signature = _program.Signature(args, kwargs)
+
+        def make() -> tuple[_program.Program, bool]:
+            traced = _program.trace(fun, signature)
+            tapper = functools.partial(_tap_program, traced, options, receiver.handle, operand_tree)
+            return tapper(operands, signature.arrays), not traced.holds_tracers()
+
+        operand_types = tuple(jax.typeof(operand) for operand in operands)
+        key = ("tap", options, receiver.handle, operand_tree, operand_types, signature.key())
+        program = _program.lookup(known, key, make)
+        return program.rebuild(program.evaluate(*operands, *signature.arrays))
+
+    return tapped
+
+
+@dataclasses.dataclass(frozen=True)
+class TapOptions:
+    selection: Selection
+    prefix: str
+    interval: int | None
+    batch: int | None
+    ordered: bool
+
+
+def _check_callback(callback: Any) -> Callable[[logdict], Any]:
+    if callback is None:
+        return print
+    if not callable(callback):
+        raise LogTypeError(f"lox.tap: callback must be callable, got {callback!r} of type {type(callback).__name__}")
+    return callback
+
+
+@dataclasses.dataclass(frozen=True)
+class PerRecord:
+    """Hands each lane's records to a callback, in lane order."""
+
+    callback: Callable[[logdict], Any]
+
+    def __call__(self, delivery: Delivery) -> None:
+        for _, logs in delivery.split():
+            self.callback(logs.trim())
+
+
+def _tap_program(
+    traced: _program.Traced, options: TapOptions, handle: Any, operand_tree: Any, operands: list[Array], arrays: list[Array]
+) -> _program.Program:
+    survey = Survey(options.selection, _rules)
+    usages = survey(traced.jaxpr).usages
+    tapper = Tapper(survey, options, handle, usages)
+
+    def interpret(operands: list[Array], arrays: Sequence[Array]) -> Any:
+        env = operand_tree.unflatten(operands)
+        frame = Frame.start(tapper.init(), True, env, nested=False)
+        outs = tapper.run(traced.jaxpr, arrays, frame)
+        tapper.flush(frame)
+        return outs, ()
+
+    return _program.compile_program(traced, interpret, operands, arrays, lambda result, _: result)
+
+
+class Tapper(Collector):
+    """Sends records to the host: at once, or through counters and buffers that are carried as stores."""
+
+    tracks_lanes = True
+
+    def __init__(self, survey: Survey, options: TapOptions, handle: Any, usages: Usages) -> None:
+        super().__init__(survey, _rules, keep=True)
+        self.options = options
+        self.handle = handle
+        # Shapes and step axes are checked as for spool, so that both accept the same programs.
+        self.plans = {key: plan_key(key, usage, None) for key, usage in usages.items()}
+        self.counters = _number(_same_profile(usages)) if options.interval else {}
+        self.buffers: dict[Any, tuple[int, BatchStore]] = {}
+        if options.batch:
+            for use_label, store in _buffers(survey, usages, options).items():
+                self.buffers[use_label] = (len(set(self.counters.values())) + len(self.buffers), store)
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def init(self) -> dict[int, Any]:
+        state: dict[int, Any] = {number: jnp.zeros((), jnp.int32) for number in self.counters.values()}
+        state.update({number: store.init() for number, store in self.buffers.values()})
+        return state
+
+    def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
+        del folds  # a tap updates its state at the mark
+        usages = self.survey(jaxpr).usages
+        numbers = {number for key, number in self.counters.items() if key in usages}
+        for mark, _ in self.buffers:
+            if any(key in usages for key in mark.keys):
+                numbers.update(number for label, (number, _) in self.buffers.items() if label[0] == mark)
+        return frozenset(numbers)
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
+        for together, due in self._due(frame, keys, record.where):
+            label = (record.mark.pick(together), _types(record, together))
+            number, store = self.buffers.get(label, (None, None))
+            stream = Stream(self, frame, record.mark.pick(together))
+            leaves = [leaf for key in together for leaf in record.leaves[key]]
+            steps = [record.steps[axis] for axis in record.mark.axes]
+            if store is None or number not in frame.state:
+                stream.send_one(leaves, steps, due)
+            else:
+                frame.state[number] = store.add(frame.state[number], leaves, steps, due, stream)
+
+    def _due(self, frame: Frame, keys: tuple[str, ...], where: Array | None) -> list[tuple[tuple[str, ...], Array | None]]:
+        """Split the keys of a mark by the counter that decides whether they are delivered."""
+        groups: dict[int | None, list[str]] = {}
+        for key in keys:
+            number = self.counters.get(key)
+            groups.setdefault(number if number in frame.state else None, []).append(key)
+        decided = []
+        for number, together in groups.items():
+            if number is None:
+                decided.append((tuple(together), where))
+                continue
+            seen = frame.state[number]
+            due = seen == 0
+            following = jnp.where(seen + 1 == self.options.interval, 0, seen + 1)
+            frame.state[number] = select(where, following, seen)
+            decided.append((tuple(together), due if where is None else due & where))
+        return decided
+
+    def flush(self, frame: Frame) -> None:
+        for (mark, _), (number, store) in self.buffers.items():
+            store.flush(frame.state[number], Stream(self, frame, mark))
+
+    def deliver(self, frame: Frame, logs: logdict, alive: Array, masked: bool) -> None:
+        receiver = Receiver(self.handle, frame.env)
+        send(receiver, logs, alive=alive, masked=masked, ordered=self.options.ordered)
+
+
+def _same_profile(usages: Usages) -> dict[str, Any]:
+    return {key: (usage.profile, usage.uses[0].mark.axes) for key, usage in usages.items()}
+
+
+def _number(labels: dict[str, Any]) -> dict[str, int]:
+    """Equal labels, equal numbers."""
+    numbers: dict[Any, int] = {}
+    return {key: numbers.setdefault(label, len(numbers)) for key, label in labels.items()}
+
+
+def _types(record: Record, keys: tuple[str, ...]) -> Any:
+    leaves = [leaf for key in keys for leaf in record.leaves[key]]
+    return tuple((tuple(leaf.shape), leaf.dtype) for leaf in (*leaves, *record.steps.values()))
+
+
+def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, BatchStore]:
+    """A buffer for each call of ``lox.log`` and each set of its keys that is delivered together."""
+    counters = _number(_same_profile(usages)) if options.interval else dict.fromkeys(usages, 0)
+    stores: dict[Any, BatchStore] = {}
+    by_mark: dict[Any, dict[str, Use]] = {}
+    for key, usage in usages.items():
+        for use in usage.uses:
+            if not use.mesh:
+                by_mark.setdefault((use.mark, use.steps), {})[key] = use
+    for (mark, steps), uses in by_mark.items():
+        groups: dict[int, list[str]] = {}
+        for key in survey.selected(mark):
+            groups.setdefault(counters[key], []).append(key)
+        for together in groups.values():
+            leaves = [leaf for key in together for leaf in uses[key].leaves]
+            avals = [Aval(leaf.shape, leaf.dtype) for leaf in (*leaves, *(step for _, step in steps))]
+            label = (mark.pick(tuple(together)), tuple((tuple(aval.shape), aval.dtype) for aval in avals))
+            assert options.batch is not None
+            stores[label] = BatchStore(options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]))
+    return stores
