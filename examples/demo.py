@@ -1,7 +1,7 @@
 """Trains a small network on two spirals, from eight seeds at once, and logs all of it.
 
 The training loop is one jitted program: a `scan` over steps inside a `vmap` over seeds. It says what it wants to
-log with `lox.log`, and knows nothing of where it goes. Outside, a console logger taps it (a line now and then, while
+log with `lox.log`, and knows nothing of where it goes. Outside, a console logger taps it (some of the records, while
 it runs) and a save logger spools it (every record, to files under ./.lox/, one run for each seed).
 
     hatch run demo
@@ -76,7 +76,7 @@ def train(key, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--path", default=".lox", help="where the files go (default: %(default)s)")
     options = parser.parse_args()
 
@@ -86,7 +86,7 @@ def main():
 
         def logged_train(lines, files, key):
             # tap leaves the marks in place, so spool still finds every one of them.
-            tapped = console.tap(train, lines, argnames="train/loss", interval=options.steps // 2 or 1)
+            tapped = console.tap(train, lines, argnames=("train/loss", "train/accuracy"), interval=20)
             return save.spool(tapped, files)(key, options.steps)
 
         begun = time.perf_counter()
@@ -118,7 +118,10 @@ How to read it, in Python:
     logs["train/loss"], logs.step["train/loss"]   # numpy arrays
     logs.to_pandas()                              # with pandas
 
-and from a shell: lox --help"""
+and from a shell (within this project: hatch run lox ...):
+
+    lox show {path}
+    lox plot {path} --keys train/loss"""
     )
 
 
