@@ -33,6 +33,11 @@ def raw_events(folder: Path) -> list[Any]:
     return [event for path in files(folder) for event in LegacyEventFileLoader(str(path)).Load()]
 
 
+def value_events(folder: Path) -> list[Any]:
+    """Those of them that hold values."""
+    return [event for event in raw_events(folder) if event.summary.value]
+
+
 def modern_events(folder: Path) -> list[Any]:
     """The events after TensorBoard has brought them into the form that its page works with."""
     return [event for path in files(folder) for event in EventFileLoader(str(path)).Load()]

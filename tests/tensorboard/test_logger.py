@@ -139,8 +139,8 @@ def test_a_batch_is_one_write(tmp_path, monkeypatch):
         real = os.write
         monkeypatch.setattr(os, "write", lambda file, data: sizes.append(len(data)) or real(file, data))
         writer.write(records(10_000))
+        assert len(sizes) == 1
         writer.close()
-    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize("below", ["", "sub/folder"])

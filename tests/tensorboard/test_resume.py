@@ -11,10 +11,11 @@ import jax
 import numpy as np
 import pytest
 from tensorboardX import SummaryWriter
+from tensorboardX.proto.event_pb2 import SessionLog
 
-from lox.loggers import RunExistsError
+from lox.loggers import Run, RunExistsError
 from lox.tensorboard import TensorBoardLogger
-from tests.tensorboard.reading import files, join, read, run_folders, scalars, table
+from tests.tensorboard.reading import files, join, raw_events, read, run_folders, scalars, table, value_events
 
 
 def log_run(logdir, *tables, if_exists="resume", **options):
@@ -25,21 +26,49 @@ def log_run(logdir, *tables, if_exists="resume", **options):
             logger.log(state, logs)
 
 
+def crash_run(logdir, *tables):
+    """The same, ended as a killed process ends: everything is written, and nothing is closed."""
+    with TensorBoardLogger(logdir, if_exists="resume") as logger:
+        name = "0000000000000007"
+        writer = logger.open(Run(name, resume=logger.exists(name)))
+        for logs in tables:
+            writer.write(logs)
+
+
 def loss(steps, value):
     return table({"loss": np.full(len(steps), float(value))}, step=np.asarray(steps))
 
 
-def test_a_resumed_run_purges_from_the_step_it_resumes_at(tmp_path):
+def test_what_is_there_when_a_closed_run_is_resumed_is_not_written_twice(tmp_path):
     log_run(tmp_path, loss(range(10), 1))
     log_run(tmp_path, loss(range(6, 12), 2))
     (folder,) = run_folders(tmp_path)
     assert len(files(folder)) == 2
-    assert scalars(folder) == {"loss": [(step, 1) for step in range(6)] + [(step, 2) for step in range(6, 12)]}
+    assert scalars(folder) == {"loss": [(step, 1) for step in range(10)] + [(10, 2), (11, 2)]}
+    assert len(value_events(folder)) == 12
 
 
-def test_a_run_can_be_resumed_again_and_again(tmp_path):
+def test_a_new_key_of_a_resumed_run_has_all_its_steps(tmp_path):
+    log_run(tmp_path, loss(range(4), 1))
+    log_run(tmp_path, table({"loss": np.full(6, 2.0), "new": np.full(6, 2.0)}, step=np.arange(6)))
+    (folder,) = run_folders(tmp_path)
+    assert scalars(folder)["new"] == [(step, 2) for step in range(6)]
+    assert [step for step, _ in scalars(folder)["loss"]] == list(range(6))
+
+
+def test_after_a_crash_everything_from_the_resumed_step_on_is_purged(tmp_path):
+    crash_run(tmp_path, loss(range(10), 1), table({"score": np.ones(2)}, step=[5, 9]))
+    log_run(tmp_path, loss(range(6, 12), 2))
+    (folder,) = run_folders(tmp_path)
+    assert scalars(folder) == {
+        "loss": [(step, 1) for step in range(6)] + [(step, 2) for step in range(6, 12)],
+        "score": [(5, 1)],
+    }
+
+
+def test_a_run_can_crash_again_and_again(tmp_path):
     for number, start in enumerate([0, 8, 5, 12]):
-        log_run(tmp_path, loss(range(start, start + 10), number))
+        crash_run(tmp_path, loss(range(start, start + 10), number))
     (folder,) = run_folders(tmp_path)
     found = scalars(folder)["loss"]
     assert [step for step, _ in found] == list(range(22))
@@ -47,14 +76,14 @@ def test_a_run_can_be_resumed_again_and_again(tmp_path):
 
 
 def test_resuming_after_the_last_step_purges_nothing(tmp_path):
-    log_run(tmp_path, loss(range(5), 1))
+    crash_run(tmp_path, loss(range(5), 1))
     log_run(tmp_path, loss(range(5, 8), 2))
     (folder,) = run_folders(tmp_path)
     assert [step for step, _ in scalars(folder)["loss"]] == list(range(8))
 
 
-def test_records_before_the_resumed_step_are_not_written_twice(tmp_path):
-    log_run(tmp_path, join(loss(range(10), 1), table({"score": np.ones(3)}, step=[2, 4, 6])))
+def test_steps_before_the_purge_are_not_written_twice(tmp_path):
+    crash_run(tmp_path, join(loss(range(10), 1), table({"score": np.ones(3)}, step=[2, 4, 6])))
     # The first delivery resumes at step 5. The second brings steps from before: 4 is there, 3 is not.
     log_run(tmp_path, loss(range(5, 8), 2), table({"score": np.full(3, 2.0)}, step=[3, 4, 6]))
     (folder,) = run_folders(tmp_path)
@@ -62,8 +91,9 @@ def test_records_before_the_resumed_step_are_not_written_twice(tmp_path):
     assert sorted(scalars(folder)["score"]) == [(2, 1), (3, 2), (4, 1), (6, 2)]
 
 
-def test_keys_without_steps_go_on_counting(tmp_path):
-    log_run(tmp_path, table({"free": np.arange(3.0)}))
+@pytest.mark.parametrize("earlier", [log_run, crash_run])
+def test_keys_without_steps_go_on_counting(tmp_path, earlier):
+    earlier(tmp_path, table({"free": np.arange(3.0)}))
     log_run(tmp_path, table({"free": np.arange(2.0)}), table({"new": np.zeros(1)}))
     (folder,) = run_folders(tmp_path)
     assert scalars(folder) == {"free": [(0, 0), (1, 1), (2, 2), (3, 0), (4, 1)], "new": [(0, 0)]}
@@ -72,10 +102,10 @@ def test_keys_without_steps_go_on_counting(tmp_path):
 @pytest.mark.parametrize("free_first", [True, False])
 def test_a_purge_leaves_keys_without_steps_alone(tmp_path, free_first):
     free = table({"free": np.arange(8.0), "w": np.ones((8, 3))})
-    log_run(tmp_path, loss(range(10), 1), free)
+    crash_run(tmp_path, loss(range(10), 1), free)
     for _ in range(2):
         again = [free, loss(range(4, 10), 2)]
-        log_run(tmp_path, *(again if free_first else reversed(again)))
+        crash_run(tmp_path, *(again if free_first else reversed(again)))
     (folder,) = run_folders(tmp_path)
     assert sorted(scalars(folder)["free"]) == [(count, count % 8) for count in range(24)]
     assert sorted(event.step for event in read(folder).Histograms("w")) == list(range(24))
@@ -83,7 +113,7 @@ def test_a_purge_leaves_keys_without_steps_alone(tmp_path, free_first):
 
 
 def test_files_of_another_writer_are_purged_too(tmp_path):
-    log_run(tmp_path, loss(range(3), 1))
+    crash_run(tmp_path, loss(range(3), 1))
     (folder,) = run_folders(tmp_path)
     with SummaryWriter(str(folder), filename_suffix=".123.0") as theirs:
         for step in range(3, 10):
@@ -142,6 +172,8 @@ def test_a_killed_run_is_resumed_without_gap_or_double(tmp_path):
     finished = run_script(CRASHING, tmp_path, 900, 1100)
     assert finished.returncode == 0, finished.stderr
     assert scalars(folder)["loss"] == [(step, step * 0.5) for step in range(1100)]
+    starts = [event.step for event in raw_events(folder) if event.session_log.status == SessionLog.START]
+    assert set(starts) == {900}
 
 
 def test_by_default_a_second_run_of_a_key_gets_a_folder_of_its_own(tmp_path):

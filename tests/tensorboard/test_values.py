@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from lox.loggers.kinds import KindError
-from tests.tensorboard.reading import join, modern_events, raw_events, read, scalars, table
+from tests.tensorboard.reading import join, modern_events, read, scalars, table, value_events
 
 
 def one(data, **steps):
@@ -188,7 +188,7 @@ def test_what_is_no_audio_is_an_error_that_names_it(write, value):
 def test_a_step_with_values_of_all_kinds_is_one_event(write):
     data = {"loss": 1.0, "w": np.arange(3.0), "cam": np.zeros((2, 2)), "clip": np.zeros(9), "said": "x"}
     folder = write(one(data), kinds={"cam": "image", "clip": "audio"})
-    _, event = raw_events(folder)
+    (event,) = value_events(folder)
     assert [value.tag for value in event.summary.value] == list(data)
     plugins = [value.metadata.plugin_data.plugin_name for value in modern_events(folder)[1].summary.value]
     assert plugins == ["scalars", "histograms", "images", "audio", "text"]
@@ -198,7 +198,7 @@ def test_rows_with_and_without_an_image_keep_their_order(write):
     loss = table({"loss": np.arange(6.0)}, step=np.arange(6))
     images = table({"cam": np.zeros((2, 2, 2))}, step=[1, 4])
     folder = write(join(loss, images), kinds={"cam": "image"})
-    events = raw_events(folder)[1:]
+    events = value_events(folder)
     assert [event.step for event in events] == [0, 1, 2, 3, 4, 5]
     assert [len(event.summary.value) for event in events] == [1, 2, 1, 1, 2, 1]
     assert scalars(folder)["loss"] == [(step, step) for step in range(6)]

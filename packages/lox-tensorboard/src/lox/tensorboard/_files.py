@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import struct
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +42,8 @@ class EventFile:
 
     def append(self, data: bytes) -> None:
         """Hands `data` to the operating system, all of it or nothing."""
+        if not data:
+            return
         file = self._open()
         try:
             size = os.fstat(file).st_size
@@ -120,6 +123,16 @@ def shown(paths: Iterable[Path], take: Callable[[Event, Summary.Value], T]) -> d
         for value in event.summary.value:
             values.setdefault(value.tag, []).append((event.step, take(event, value)))
     return values
+
+
+def was_closed(paths: Sequence[Path]) -> bool:
+    """Whether the process that wrote the last file ended the run, and was not killed."""
+    last = collections.deque(read_events(paths[-1]), maxlen=1) if paths else ()
+    return any(event.session_log.status == SessionLog.STOP for event in last)
+
+
+def closing(wall_time: float) -> Event:
+    return Event(wall_time=wall_time, session_log=SessionLog(status=SessionLog.STOP))
 
 
 def purge(step: int, wall_time: float) -> list[Event]:

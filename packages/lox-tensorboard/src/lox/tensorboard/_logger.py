@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError
 from lox.loggers.kinds import Kinds
@@ -35,7 +35,7 @@ class TensorBoardLogger(Logger):
     """
 
     # Every write already reaches the operating system. Syncing a thousand files each second would only cost time.
-    flush_interval: ClassVar[float | None] = None
+    flush_interval = None
 
     def __init__(
         self,

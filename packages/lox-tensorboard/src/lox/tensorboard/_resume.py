@@ -10,15 +10,17 @@ import numpy.typing as npt
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from lox.tensorboard._files import event_files, purge, shown
+from lox.tensorboard._files import event_files, purge, shown, was_closed
 from lox.tensorboard._rows import Rows, Track
 
 
 class Past:
     """What a run held when it was opened again.
 
-    The smallest step of the first write is where the run resumes. TensorBoard is told to forget everything from
-    there on. Keys without steps have no place in that order, so what they had is written again.
+    Where it had been closed, values at steps that are there already are not written again. Where it had not, the
+    process died, and training goes on from some step before: the smallest one of the first write. TensorBoard is
+    told to forget everything from there on, since it belongs to a course that was not continued. Keys without steps
+    have no place in that order, so what they had is written again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -26,8 +28,10 @@ class Past:
         self._files = event_files(folder)
         there = shown(self._files, lambda event, value: None)
         self._steps = {tag: np.array([step for step, _ in values], np.int64) for tag, values in there.items()}
+        self._was_closed = was_closed(self._files)
         self._resumed_at: int | None = None
         self._counted: set[str] = set()
+        self._keep(self._steps)
 
     def count(self, tags: Collection[str]) -> int:
         """How many records a key without steps has, judged by its tags."""
@@ -41,32 +45,46 @@ class Past:
             events += _values_from(self._resumed_at, returned, self._files)
         self._counted |= counted
         stepped = [rows for rows in batch if not rows.counted]
-        if self._resumed_at is None and stepped:
+        if self._resumed_at is None and stepped and not self._was_closed:
             self._resumed_at = min(int(rows.steps.min()) for rows in stepped)
-            events += self._purged(self._resumed_at, wall_time)
+            events += self._purge(self._resumed_at, wall_time)
         return events, [rows if rows.counted else self._unwritten(rows) for rows in batch]
 
-    def _purged(self, start: int, wall_time: float) -> list[Event]:
+    def _keep(self, steps: dict[str, npt.NDArray[np.int64]]) -> None:
+        """What need not be written again."""
+        self._kept = {tag: there for tag, there in steps.items() if len(there)}
+        self._latest = {tag: int(there.max()) for tag, there in self._kept.items()}
+
+    def _purge(self, start: int, wall_time: float) -> list[Event]:
+        self._keep({tag: there[there < start] for tag, there in self._steps.items()})
         if not any((there >= start).any() for there in self._steps.values()):
             return []
         # Our own file too: such keys may have been written since the run was opened again.
         return [*purge(start, wall_time), *_values_from(start, self._counted, event_files(self._folder))]
 
     def _unwritten(self, rows: Rows) -> Rows:
-        """Without the values at steps before the resumed one that are there already."""
-        start = self._resumed_at
-        if start is None or rows.steps.min() >= start:
-            return rows
-        return rows._replace(tracks=[self._unwritten_track(track, rows.steps, start) for track in rows.tracks])
+        """Without the values that are there already: all of the earlier ones, or those before the purge."""
+        tracks = [part for track in rows.tracks for part in self._unwritten_parts(track, rows.steps)]
+        return rows._replace(tracks=tracks)
 
-    def _unwritten_track(self, track: Track, all_steps: npt.NDArray[np.int64], start: int) -> Track:
+    def _unwritten_parts(self, track: Track, all_steps: npt.NDArray[np.int64]) -> Iterator[Track]:
         steps = all_steps[track.rows]
-        there = [self._steps[column.name] for column in track.columns if column.name in self._steps]
-        if not there:
-            return track
-        new = np.flatnonzero((steps >= start) | ~np.isin(steps, np.concatenate(there)))
-        columns = [column._replace(values=column.values[new]) for column in track.columns]
-        return Track(np.arange(len(all_steps))[track.rows][new], columns)
+        untouched = []
+        for column in track.columns:
+            new = self._new(column.name, steps)
+            if new.all():
+                untouched.append(column)
+            else:
+                rows = np.arange(len(all_steps))[track.rows][new]
+                yield Track(rows, [column._replace(values=column.values[new])])
+        if untouched:
+            yield Track(track.rows, untouched)
+
+    def _new(self, tag: str, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        # Nearly all steps come after those that are there, and then there is nothing to compare.
+        if tag not in self._latest or steps.min() > self._latest[tag]:
+            return np.ones(len(steps), bool)
+        return ~np.isin(steps, self._kept[tag])
 
 
 def _values_from(start: int, tags: Collection[str], paths: Iterable[Path]) -> list[Event]:

@@ -15,7 +15,7 @@ import lox
 from lox.loggers.kinds import Column, Kinds
 from lox.tensorboard._batch import encode
 from lox.tensorboard._events import record
-from lox.tensorboard._files import EventFile
+from lox.tensorboard._files import EventFile, closing
 from lox.tensorboard._hparams import HParams, Number
 from lox.tensorboard._resume import Past
 from lox.tensorboard._rows import merge
@@ -45,7 +45,7 @@ class TensorBoardWriter:
         self._past = Past(folder) if resume else None
         self._file = EventFile(folder)
         self._hparams = HParams(hparams, expects_more=kinds.uses("hparams"))
-        self._append(self._hparams.at_start())
+        self._file.append(b"".join(map(record, self._events(self._hparams.at_start()))))
 
     def write(self, logs: lox.logdict) -> None:
         columns = self._kinds.columns(logs)
@@ -68,12 +68,9 @@ class TensorBoardWriter:
         self._file.sync()
 
     def close(self) -> None:
-        self._append(self._hparams.at_end())
+        last = [*self._events(self._hparams.at_end()), closing(self._clock.now())]
+        self._file.append(b"".join(map(record, last)))
         self._file.sync()
-
-    def _append(self, summaries: list[Summary]) -> None:
-        if summaries:
-            self._file.append(b"".join(record(event) for event in self._events(summaries)))
 
     def _events(self, summaries: list[Summary]) -> list[Event]:
         return [Event(wall_time=self._clock.now(), summary=summary) for summary in summaries]

@@ -1,0 +1,27 @@
+"""What every backend promises, on event files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lox
+from lox.loggers.testing import LoggerContract
+from lox.tensorboard import TensorBoardLogger
+from tests.tensorboard.reading import scalars
+
+
+class TestTensorBoardLogger(LoggerContract):
+    def make(self, folder: Path, **options: Any) -> TensorBoardLogger:
+        # The suite logs one key along another axis; TensorBoard has one step, so it has to be told which to use.
+        return TensorBoardLogger(folder, step_axis=("step", "epoch"), **options)
+
+    def read(self, folder: Path, name: str) -> lox.logdict:
+        found = scalars(folder / name)
+        return lox.logdict(
+            {tag: np.array([value for _, value in series]) for tag, series in found.items()},
+            steps={"step": {tag: np.array([step for step, _ in series]) for tag, series in found.items()}},
+            stacked=found,
+        )
