@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,11 @@ class CsvWriter:
         self._columns = columns
 
     def write(self, logs: lox.logdict) -> None:
-        for row in self._labels.rows(logs):
-            if not row.keys() <= set(self._columns):
-                self._add_columns([label for label in row if label not in self._columns])
-            self._file.add(_line(_cell(row.get(column)) for column in self._columns))
+        rows = list(self._labels.rows(logs))
+        labels = dict.fromkeys(label for row in rows for label in row)
+        if not labels.keys() <= set(self._columns):
+            self._add_columns([label for label in labels if label not in self._columns])
+        self._file.add(_lines([_cell(row.get(column)) for column in self._columns] for row in rows))
 
     def flush(self) -> None:
         self._file.flush()
@@ -73,13 +74,13 @@ class CsvWriter:
         with self._file.path.open(encoding="utf-8", errors="surrogatepass", newline="") as lines:
             rows = [row + [""] * len(labels) for row in list(csv.reader(lines))[1:]]
         self._columns = [*self._columns, *labels]
-        content = "".join(map(_line, [self._columns, *rows]))
+        content = _lines([self._columns, *rows])
         replace_file(self._file.path, content.encode("utf-8", "surrogatepass"))
 
 
-def _line(cells: Any) -> str:
+def _lines(rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

@@ -56,8 +56,7 @@ class JsonlWriter:
         self._labels = Labels()
 
     def write(self, logs: lox.logdict) -> None:
-        for row in self._labels.rows(logs):
-            self._file.add(to_json(row) + "\n")
+        self._file.add("".join([to_json(row) + "\n" for row in self._labels.rows(logs)]))
 
     def flush(self) -> None:
         self._file.flush()
@@ -65,9 +64,12 @@ class JsonlWriter:
     close = flush
 
 
+_encode = json.JSONEncoder(allow_nan=False).encode
+
+
 def to_json(value: Any) -> str:
     try:
-        return json.dumps(value, allow_nan=False)
+        return _encode(value)
     except ValueError:
         return json.dumps(_finite(value))
 

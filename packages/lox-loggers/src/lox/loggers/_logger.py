@@ -31,7 +31,7 @@ from lox.loggers._errors import (
     LoggerStateError,
     RunExistsError,
 )
-from lox.loggers._records import one_record, to_host
+from lox.loggers._records import check_record, one_record, one_row, to_host
 from lox.loggers._resume import Steps, WrittenSteps
 from lox.loggers._run import LoggerState, Run, Writer, numbered, run_name
 from lox.loggers._sink import Sink
@@ -144,13 +144,18 @@ class Logger(abc.ABC):
         """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
         self._check_state(state)
         self._ready()
-        if not isinstance(logs, lox.logdict):
-            if not isinstance(logs, Mapping):
-                raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
-            logs = one_record(logs, steps)
-        elif steps:
-            raise LoggerOptionError(f"a logdict has its own steps; {', '.join(steps)} cannot be given beside it")
-        self._send(state, logs)
+        if isinstance(logs, lox.logdict):
+            if steps:
+                raise LoggerOptionError(f"a logdict has its own steps; {', '.join(steps)} cannot be given beside it")
+            self._send(state, logs)
+            return
+        if not isinstance(logs, Mapping):
+            raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
+        check_record(logs, steps)
+        if _jax_compat.tracing_now():
+            self._send(state, one_record(logs, steps))
+        else:
+            self._receive_now(state, one_row(logs, steps))
 
     def flush(self) -> None:
         """Returns when every record that was logged before has been written and flushed."""
@@ -210,8 +215,12 @@ class Logger(abc.ABC):
     def _send(self, state: LoggerState, logs: lox.logdict) -> None:
         if _jax_compat.tracing_now():
             _host.send(_host.Receiver(self._receive, state.run), logs)
-        else:  # nothing to trace: straight to the host, where 64-bit values and text may stay what they are
-            self._receive(_host.Delivery((), np.True_, np.asarray(state.run), to_host(logs)))
+        else:
+            self._receive_now(state, to_host(logs))
+
+    def _receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
+        """Nothing is being traced: straight to the host, where 64-bit values and text stay what they are."""
+        self._receive(_host.Delivery((), np.True_, np.asarray(state.run), logs))
 
     def _open_run(self, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
         """Finds the name and opens the run. Runs on the worker thread, like all that touches a backend."""
@@ -255,7 +264,7 @@ class Logger(abc.ABC):
         self._raise_pending()
 
     def _raise_pending(self) -> None:
-        errors = [error for sink in self._sinks() if (error := sink.failures.take()) is not None]
+        errors = [error for sink in self._sinks() if sink.failures.any and (error := sink.failures.take()) is not None]
         if len(errors) > 1:
             raise BaseExceptionGroup(f"{len(errors)} loggers failed", errors)
         if errors:
@@ -271,9 +280,9 @@ class Logger(abc.ABC):
             raise LoggerStateError(
                 f"expected the state that logger.init(key) returned; got {type(state).__name__}"
             )
-        if np.ndim(state.run) != 0:
+        if state.run.ndim != 0:
             raise LoggerStateError(
-                f"this state holds runs of shape {np.shape(state.run)}; use it inside jax.vmap, where each lane has its own"
+                f"this state holds runs of shape {state.run.shape}; use it inside jax.vmap, where each lane has its own"
             )
 
     def _check(self, option: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,32 +13,91 @@ from lox.loggers import _dtypes
 from lox.loggers._errors import LoggerStateError, RecordError
 
 
-def one_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict:
-    """A plain dict as one record with the given steps."""
-    for key, value in data.items():
+def check_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
+    for key in data:
         if not isinstance(key, str):
             raise LoggerStateError(f"the keys of a record are str; got {key!r}")
-        if not jax.tree_util.tree_leaves(value):
-            raise LoggerStateError(f"the value of {key!r} holds no arrays or numbers: {value!r}")
     for axis, step in steps.items():
-        if np.ndim(step) != 0:
+        if type(step) is not int and np.ndim(step) != 0:
             raise LoggerStateError(f"the step {axis!r} must be a scalar; got shape {np.shape(step)}")
+
+
+def one_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict:
+    """A plain dict as one record with the given steps."""
     return lox.logdict(data, steps={axis: dict.fromkeys(data, step) for axis, step in steps.items()})
+
+
+def one_row(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict:
+    """The same as a table of numpy with one row, in one go: rows that come one by one are to be cheap."""
+    values = {key: _with_axis(_value_to_host(key, value)) for key, value in data.items()}
+    columns = {axis: dict.fromkeys(data, _to_numpy("a step", step)[None]) for axis, step in steps.items()}
+    return lox.logdict._make(values, columns, dict.fromkeys(data, 1), frozenset(values), {})
 
 
 def to_host(logs: lox.logdict) -> lox.logdict:
     """The same logs as numpy arrays that nobody else can change any more."""
-    leaves, tree = jax.tree_util.tree_flatten(logs)
-    return jax.tree_util.tree_unflatten(tree, [_to_numpy(leaf) for leaf in leaves])
+    data = {key: _value_to_host(key, value) for key, value in logs.items()}
+    steps = _map_steps(logs, lambda key, step: _to_numpy("a step", step))
+    counts = {key: count if type(count) is int else np.asarray(count) for key, count in logs.counts.items()}
+    return lox.logdict._make(data, steps, counts, logs.stacked, dict(logs._bounds))
 
 
-def _to_numpy(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+def as_table(logs: lox.logdict) -> lox.logdict:
+    """`logs.table()` for logs that are numpy already, with less to do where there is less to do."""
+    if logs._bounds:
+        return logs.table()
+    if len(logs.stacked) == len(logs):
+        return logs
+    single = logs.keys() - logs.stacked
+    data = {key: _with_axis(value) if key in single else value for key, value in logs.items()}
+    steps = _map_steps(logs, lambda key, step: step[None] if key in single else step)
+    return lox.logdict._make(data, steps, logs.counts, frozenset(data), {})
+
+
+def _map_steps(logs: lox.logdict, change: Callable[[str, Any], np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """Changes each array of steps once, so that keys of one record go on sharing theirs."""
+    changed: dict[tuple[int, bool], np.ndarray] = {}
+    steps: dict[str, dict[str, np.ndarray]] = {}
+    for axis, by_key in logs.steps.items():
+        steps[axis] = {}
+        for key, step in by_key.items():
+            name = (id(step), key in logs.stacked)
+            if name not in changed:
+                changed[name] = change(key, step)
+            steps[axis][key] = changed[name]
+    return steps
+
+
+def _with_axis(value: Any) -> Any:
+    if type(value) is np.ndarray or isinstance(value, np.generic):
+        return value[None]
+    return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[None], value)
+
+
+def _value_to_host(key: str, value: Any) -> Any:
+    if type(value) in _ARRAY_LIKE or isinstance(value, np.generic | jax.Array):
+        return _to_numpy(key, value)
+    leaves, tree = jax.tree_util.tree_flatten(value)
+    if not leaves:
+        raise LoggerStateError(f"the value of {key!r} holds no arrays or numbers: {value!r}")
+    return jax.tree_util.tree_unflatten(tree, [_to_numpy(key, leaf) for leaf in leaves])
+
+
+_ARRAY_LIKE = frozenset({np.ndarray, float, int, bool, complex, str})
+
+
+def _to_numpy(name: str, leaf: Any) -> np.ndarray:
+    if type(leaf) not in _ARRAY_LIKE and _is_key(leaf):
         return _dtypes.key_words(np.array(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
     array = np.array(leaf)
-    if array.dtype == object:
-        raise LoggerStateError(f"a value of type {type(leaf).__name__} cannot be logged: {leaf!r}")
+    if array.dtype.hasobject:
+        raise LoggerStateError(f"{name!r} holds a {type(leaf).__name__}, which cannot be logged: {leaf!r}")
     return array
+
+
+def _is_key(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    return not isinstance(dtype, np.dtype) and dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def join_tables(tables: Sequence[lox.logdict]) -> lox.logdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,15 @@ class SaveWriter:
         """Hands all rows to the operating system; from there they survive the death of the process."""
         gathered, self._gathered, self._bytes = self._gathered, [], 0
         by_key: dict[str, list[lox.logdict]] = {}
-        for logs in gathered:
+        alike = _alike(gathered)
+        for logs in gathered[:1] if alike else gathered:
             for key in logs:
                 by_key.setdefault(key, []).append(logs)
         failures = _Failures()
         ready: list[tuple[_StoredKey, Block]] = []
+        joined: dict[Any, np.ndarray] = {}
         for key, parts in by_key.items():
-            ready += self._prepare(key, parts, failures)
+            ready += self._prepare(key, gathered if alike else parts, alike, joined, failures)
         if any(stored.changed for stored, _ in ready):
             self._write_manifest()
         for stored, block in ready:
@@ -103,16 +105,18 @@ class SaveWriter:
 
     close = flush
 
-    def _prepare(self, key: str, parts: list[lox.logdict], failures: _Failures) -> list[tuple[_StoredKey, Block]]:
-        """The rows of a key as few blocks: one, unless some do not fit, which are then left out."""
+    def _prepare(
+        self, key: str, parts: list[lox.logdict], alike: bool, joined: dict[Any, np.ndarray], failures: _Failures
+    ) -> list[tuple[_StoredKey, Block]]:
+        """The rows of a key in one block, or table by table where they do not fit together."""
         try:
-            block = _join([_block(key, logs) for logs in parts])
+            block = _block(key, parts, alike, joined)
             return [(self._fit(key, block), block)]
         except (RecordError, ValueError, TypeError):
             ready = []
             for logs in parts:
-                block = _block(key, logs)
-                with failures.of(len(next(iter(block.values())))):
+                with failures.of(int(logs.counts[key])):
+                    block = _block(key, [logs], True, {})
                     ready.append((self._fit(key, block), block))
             return ready
 
@@ -251,26 +255,52 @@ def whole_rows(folder: Path, info: KeyInfo) -> int:
     return int(rows)
 
 
-def _block(key: str, logs: lox.logdict) -> Block:
-    value = logs[key]
-    leaves = [((), value)] if type(value) is np.ndarray else _tree.leaves_of(value)
-    block: Block = dict(leaves)
-    for axis, column in logs.steps.items():
-        if key in column:
-            block[axis] = column[key]
+def _block(key: str, parts: Sequence[lox.logdict], alike: bool, joined: dict[Any, np.ndarray]) -> Block:
+    """The rows of a key from several tables. `joined` remembers steps, which keys of a record share."""
+    values = [logs[key] for logs in parts]
+    if all(type(value) is np.ndarray for value in values):
+        block: Block = {(): _concatenate(values)}
+    else:
+        block = _join_leaves([dict(_tree.leaves_of(value)) for value in values])
+    axes = _axes(key, parts[0])
+    if not alike and any(_axes(key, logs) != axes for logs in parts[1:]):
+        raise RecordError("tables of different step axes")
+    for axis in axes:
+        columns = [logs._steps[axis][key] for logs in parts]
+        name = tuple(map(id, columns))
+        if name not in joined:
+            joined[name] = _concatenate(columns)
+        block[axis] = joined[name]
     return block
 
 
-def _join(blocks: list[Block]) -> Block:
-    if len(blocks) == 1:
-        return blocks[0]
-    first = blocks[0]
-    if any(block.keys() != first.keys() for block in blocks):
-        raise RecordError("blocks of different structure")
-    return {name: _concatenate([block[name] for block in blocks]) for name in first}
+def _alike(tables: Sequence[lox.logdict]) -> bool:
+    """Whether all tables have the same keys, and all of these the same step axes: the usual case, and less work."""
+    if not tables:
+        return False
+    keys, axes = tables[0].keys(), tables[0].steps.keys()
+    for logs in tables:
+        if logs.keys() != keys or logs.steps.keys() != axes:
+            return False
+        for by_key in logs.steps.values():
+            if len(by_key) != len(keys):
+                return False
+    return True
+
+
+def _axes(key: str, logs: lox.logdict) -> list[str]:
+    return [axis for axis, by_key in logs.steps.items() if key in by_key]
+
+
+def _join_leaves(blocks: Sequence[Block]) -> Block:
+    if any(block.keys() != blocks[0].keys() for block in blocks):
+        raise RecordError("tables of different structure")
+    return {name: _concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
 def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
+    if len(arrays) == 1:
+        return arrays[0]
     if arrays[0].dtype.metadata:  # np.concatenate forgets what PRNG keys are marked with
         return np.concatenate(arrays).view(arrays[0].dtype)
     return np.concatenate(arrays)

@@ -20,6 +20,7 @@ import numpy as np
 import lox
 from lox._host import Delivery
 from lox.loggers._errors import LoggerStateError, LoggerWarning
+from lox.loggers._records import as_table
 from lox.loggers._resume import WrittenSteps
 from lox.loggers._run import Run, Writer
 from lox.loggers._worker import Worker
@@ -51,6 +52,10 @@ class Failures:
         """Takes note of an error that is to be raised whatever `on_error` says."""
         with self._lock:
             self._keep(error, where, 0)
+
+    @property
+    def any(self) -> bool:
+        return self._pending is not None
 
     def take(self) -> BaseException | None:
         """The error to be raised now, if there is one."""
@@ -126,7 +131,7 @@ class Sink:
         """Queues what one host call brought: one run id, and its logs, for each lane."""
         if self.foreign:
             return
-        nbytes = sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(dict(delivery.logs)))
+        nbytes = sum(map(_nbytes, delivery.logs.values()))
         self._worker.submit(lambda: self._write_lanes(delivery), nbytes)
 
     def retire(self, name: str) -> None:
@@ -145,16 +150,18 @@ class Sink:
         """Writes everything, closes all writers and ends the thread. A second call does nothing."""
         if self.foreign or self.closed:
             return
-        self._worker.run(self._close_all)
+        if not self._worker.stopping:  # not abandoned before
+            self._worker.run(self._close_all)
         self.closed = True
         self._worker.stop()
         self._worker.join()
+        _open_sinks.discard(self)
 
     def abandon(self) -> None:
         """The logger is gone: what is queued gets written in the background. Never waits, so that it
         may run in a garbage collection; interpreter exit waits for it."""
-        if not (self.foreign or self.closed):
-            self._worker.stop(last=self._close_all)
+        if not (self.foreign or self.closed) and not self._worker.stop(last=self._close_all):
+            _open_sinks.discard(self)  # nothing was ever queued
 
     def _write_lanes(self, delivery: Delivery) -> None:
         for run_id, logs in delivery.split():
@@ -170,13 +177,15 @@ class Sink:
         entry = self._runs[run_id]
         if entry is None:
             return
-        with self._noting(f"writing to run {entry.run.name!r}", logs):
-            table = logs.table()
+        try:
+            table = as_table(logs)
             if entry.written is not None:
                 table = entry.written.unwritten(table)
             if table:
                 entry.dirty = True
                 entry.writer.write(table)
+        except BaseException as error:  # the thread must live on, whatever a backend raises
+            self._failed(error, f"writing to run {entry.run.name!r}", logs)
 
     def _flush_all(self) -> None:
         for entry in self._open():
@@ -189,7 +198,8 @@ class Sink:
         for entry in self._open():
             self._close_run(entry)
         self._runs = dict.fromkeys(self._runs)
-        _open_sinks.discard(self)
+        if self._worker.stopping:  # abandoned: nobody else will
+            _open_sinks.discard(self)
 
     def _close_run(self, entry: _OpenRun) -> None:
         with self._noting(f"closing run {entry.run.name!r}"):
@@ -199,17 +209,24 @@ class Sink:
         return [entry for entry in list(self._runs.values()) if entry is not None]
 
     @contextlib.contextmanager
-    def _noting(self, where: str, logs: lox.logdict | None = None) -> Iterator[None]:
+    def _noting(self, where: str) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:  # the thread must live on, whatever a backend raises
-            # A writer that gathers rows knows better than we do how many it lost.
-            lost = getattr(error, "lost_records", None)
-            self.failures.add(error, where, lost if lost is not None else _records(logs))
+        except BaseException as error:
+            self._failed(error, where)
+
+    def _failed(self, error: BaseException, where: str, logs: lox.logdict | None = None) -> None:
+        # A writer that gathers rows knows better than we do how many it lost.
+        lost = getattr(error, "lost_records", None)
+        if lost is None:
+            lost = 0 if logs is None else sum(1 for _ in logs.rows())
+        self.failures.add(error, where, lost)
 
 
-def _records(logs: lox.logdict | None) -> int:
-    return 0 if logs is None else sum(1 for _ in logs.rows())
+def _nbytes(value: object) -> int:
+    if type(value) is np.ndarray:
+        return value.nbytes
+    return sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(value))
 
 
 _open_sinks: set[Sink] = set()

@@ -22,6 +22,8 @@ from lox.loggers._resume import Steps
 
 Row = dict[str, Any]
 
+_GATHER_CHARACTERS = 256 * 1024  # gathered before they go to disk; `flush` does not wait for it
+
 
 class Labels:
     """Gives step axes and values labels that do not collide."""
@@ -83,8 +85,10 @@ def _named(key: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def plain_column(column: np.ndarray) -> list[Any]:
-    if column.ndim == 1 and column.dtype.kind in "biuU":
+    if column.ndim == 1 and (column.dtype.kind in "biuU" or column.dtype == np.float64):
         return column.tolist()
+    if column.ndim == 1 and column.dtype == np.float32:
+        return [float(text) for text in column.astype(str).tolist()]
     return [plain(item) for item in column]
 
 
@@ -109,17 +113,19 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines: list[str] = []
+        self._length = 0
 
-    def add(self, line: str) -> None:
-        self._lines.append(line)
-        if len(self._lines) >= 4096:
+    def add(self, lines: str) -> None:
+        self._lines.append(lines)
+        self._length += len(lines)
+        if self._length >= _GATHER_CHARACTERS:
             self.flush()
 
     def flush(self) -> None:
         if not self._lines:
             return
         data = "".join(self._lines).encode("utf-8", "surrogatepass")
-        self._lines = []
+        self._lines, self._length = [], 0
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         descriptor = os.open(self.path, flags, 0o666)
         try:

@@ -75,8 +75,15 @@ class Worker:
         self.submit(marked)
         done.wait()
 
-    def stop(self, last: Task | None = None) -> None:
-        """Takes no more tasks after `last`; the thread ends when the queue is empty. Does not wait."""
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    def stop(self, last: Task | None = None) -> bool:
+        """Takes no more tasks after `last`; the thread ends when the queue is empty. Does not wait.
+
+        False if there is no thread, and so nobody to run `last`.
+        """
         with self._lock:
             if last is not None and self._thread is not None and not self._stopping:
                 self._tasks.append((last, 0))
@@ -84,6 +91,7 @@ class Worker:
             self._stopping = True
             self._not_empty.notify_all()
             self._not_full.notify_all()
+            return self._thread is not None
 
     def join(self) -> None:
         """Waits for the thread to end."""
@@ -110,12 +118,12 @@ class Worker:
             tasks = self._take(due)
             if tasks is None:
                 return
-            for task, nbytes in tasks:
+            for task, _ in tasks:
                 task()
-                with self._lock:
-                    self._waiting -= 1
-                    self._bytes -= nbytes
-                    self._not_full.notify()
+            with self._lock:
+                self._waiting -= len(tasks)
+                self._bytes -= sum(nbytes for _, nbytes in tasks)
+                self._not_full.notify_all()
             now = time.monotonic()
             if tasks and due is None and self._idle_after is not None:
                 due = now + self._idle_after
@@ -123,8 +131,8 @@ class Worker:
                 self._idle()
                 due = None
 
-    def _take(self, due: float | None) -> deque[tuple[Task, int]] | None:
-        """All that waits; nothing when `due` has come; None when the worker is to end."""
+    def _take(self, due: float | None) -> list[tuple[Task, int]] | None:
+        """What waits; nothing when `due` has come; None when the worker is to end."""
         with self._lock:
             while not self._tasks and not self._stopping:
                 left = None if due is None else due - time.monotonic()
@@ -133,5 +141,6 @@ class Worker:
                 self._not_empty.wait(left)
             if not self._tasks and self._stopping:
                 return None
-            tasks, self._tasks = self._tasks, deque()
-            return tasks
+            # Half a queue at a time: enough that the two threads seldom wait for each other, and
+            # there is room for the other half while this one is written.
+            return [self._tasks.popleft() for _ in range(min(len(self._tasks), max(1, self._size // 2)))]
