@@ -23,7 +23,7 @@ import numpy as np
 from lox import _jax_compat as compat
 from lox._errors import LogTypeError, OrderError
 from lox._logdict import logdict
-from lox._words import Layout, is_key
+from lox._words import Layout, is_key, key_words
 
 Array = Any
 
@@ -68,7 +68,8 @@ def send(receiver: Receiver, logs: logdict, *, alive: Array = True, masked: bool
         without lanes the call is made whenever the program reaches it.
     """
     leaves, tree = jax.tree.flatten((receiver.operands, logs))
-    _deliver(_Unflatten(receiver.handle, tree), leaves, alive=alive, masked=masked, ordered=ordered)
+    target = _Unflatten(receiver.handle, tree, tuple(map(_key_impl, leaves)))
+    _deliver(target, leaves, alive=alive, masked=masked, ordered=ordered)
 
 
 def call(fun: Callable[..., np.ndarray], operands: Any, result: jax.ShapeDtypeStruct) -> Array:
@@ -84,8 +85,10 @@ class _Unflatten:
 
     handle: Callable[[Delivery], None]
     tree: Any
+    impls: tuple[str | None, ...]  # of the leaves that are PRNG keys
 
     def __call__(self, lanes: tuple[int, ...], alive: np.ndarray, leaves: list[np.ndarray]) -> tuple[()]:
+        leaves = [key_words(leaf, impl) if impl else leaf for leaf, impl in zip(leaves, self.impls, strict=True)]
         operands, logs = self.tree.unflatten(leaves)
         self.handle(Delivery(lanes, alive, operands, logs))
         return ()
@@ -123,6 +126,10 @@ def _deliver(
         ordered=ordered,
         results=results,
     )
+
+
+def _key_impl(leaf: Any) -> str | None:
+    return str(jax.random.key_impl(leaf)) if isinstance(leaf, jax.Array) and is_key(leaf.dtype) else None
 
 
 def _to_device_form(leaf: Any) -> Any:

@@ -19,9 +19,17 @@ import numpy as np
 # A leaf with more elements than this gains nothing from being packed, and the copy would cost.
 MAX_PACKED_ELEMENTS = 64
 
+# The entry in the metadata of a numpy dtype that says which kind of PRNG keys the words are.
+KEY_IMPL = "lox_prng_key"
+
 
 def is_key(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def key_words(words: np.ndarray, impl: str) -> np.ndarray:
+    """The words of PRNG keys on the host, marked on their dtype, where code that does not care never looks."""
+    return words.view(np.dtype(words.dtype, metadata={KEY_IMPL: impl}))
 
 
 def words_per_element(dtype: Any) -> int | None:
