@@ -11,21 +11,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from lox._words import KEY_IMPL
 from lox.loggers._errors import RecordError, RunFormatError
 
 _KEY = "key:"
-_METADATA = "lox_prng_key"
-
-
-def key_words(words: np.ndarray, impl: str) -> np.ndarray:
-    """The words of PRNG keys, marked as what they are. The mark is on the dtype, where other code ignores it."""
-    return words.view(np.dtype(words.dtype, metadata={_METADATA: impl}))
 
 
 def name_of(dtype: np.dtype) -> str:
     """What the manifest calls a dtype."""
-    if dtype.metadata and _METADATA in dtype.metadata:
-        return _KEY + dtype.metadata[_METADATA]
+    if dtype.metadata and KEY_IMPL in dtype.metadata:
+        return _KEY + dtype.metadata[KEY_IMPL]
     if dtype.kind in "US":
         return dtype.str
     if dtype.kind in "biufc" or _is_extension(dtype):
@@ -36,7 +31,7 @@ def name_of(dtype: np.dtype) -> str:
 def dtype_of(name: str) -> np.dtype:
     """The dtype that the manifest calls so; for PRNG keys that of their words."""
     if name.startswith(_KEY):
-        return np.dtype(np.uint32, metadata={_METADATA: name.removeprefix(_KEY)})
+        return np.dtype(np.uint32, metadata={KEY_IMPL: name.removeprefix(_KEY)})
     try:
         return np.dtype(getattr(ml_dtypes, name, name))
     except TypeError:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import lox
-from lox.loggers import _dtypes
+from lox._words import key_words
 from lox.loggers._errors import LoggerStateError, RecordError
 
 
@@ -88,7 +88,7 @@ _ARRAY_LIKE = frozenset({np.ndarray, float, int, bool, complex, str})
 
 def _to_numpy(name: str, leaf: Any) -> np.ndarray:
     if type(leaf) not in _ARRAY_LIKE and _is_key(leaf):
-        return _dtypes.key_words(np.array(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
+        return key_words(np.array(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
     array = np.array(leaf)
     if array.dtype.hasobject:
         raise LoggerStateError(f"{name!r} holds a {type(leaf).__name__}, which cannot be logged: {leaf!r}")
