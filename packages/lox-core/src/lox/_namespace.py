@@ -6,6 +6,7 @@ lox does not work with is told which it works with: a bare "No module named" or 
 would say neither.
 """
 
+import importlib.metadata
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -76,6 +77,11 @@ def install_sibling_hints() -> None:
     """Makes `import lox.loggers` without lox-loggers say what to install. Calling it again changes nothing."""
     if MissingSiblingFinder not in sys.meta_path:
         sys.meta_path.append(MissingSiblingFinder)
+
+
+def own_version() -> str:
+    """The version of all four distributions: siblings are pinned to it."""
+    return importlib.metadata.version("lox-core")
 
 
 def missing_attribute(name: str) -> AttributeError:
