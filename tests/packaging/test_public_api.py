@@ -1,0 +1,102 @@
+"""The public names of every package. A change here is a change of what we promise.
+
+Public is what an `__init__.py` re-exports (`from lox._spool import spool as spool`); all other modules are private.
+"""
+
+import ast
+import importlib
+import inspect
+
+import pytest
+
+from tests.packaging.wheels import ROOT
+
+PUBLIC = {
+    "lox": """
+        LoxError Reducer __version__ log log_grad logdict nolog spool tap
+    """,
+    "lox.loggers": """
+        Backend ConsoleLogger CsvLogger DuplicateLoggerError JsonlLogger Logger LoggerClosedError LoggerLoadError
+        LoggerNotFoundError LoggerOptionError LoggerState LoggerStateError LoggerWarning MemoryLogger MultiLogger
+        ProgressLogger RecordError Run RunExistsError RunFormatError SaveLogger Writer available create get load
+    """,
+    "lox.tensorboard": "TensorBoardLogger",
+    "lox.wandb": "WandbError WandbFinishedError WandbKeyError WandbLogger WandbLoginError WandbOptionError",
+}
+SIGNATURES = {
+    "lox.log": "data where tags reduce prefix explicit steps",
+    "lox.spool": "fun argnames tags keep_logs interval reduce prefix capacity",
+    "lox.tap": "fun callback argnames tags prefix interval batch ordered",
+    "lox.nolog": "fun",
+    "lox.loggers.create": "spec options",
+    "lox.loggers.get": "name",
+    "lox.loggers.available": "",
+    "lox.loggers.load": "path stack",
+    "lox.loggers.Logger": "if_exists on_error processes queue_size",
+    "lox.loggers.Logger.init": "self key",
+    "lox.loggers.Logger.spool": "self fun state options",
+    "lox.loggers.Logger.tap": "self fun state options",
+    "lox.loggers.Logger.log": "self state logs steps",
+    "lox.loggers.Logger.flush": "self",
+    "lox.loggers.Logger.close": "self",
+    "lox.loggers.Logger.open": "self run",
+    "lox.loggers.Writer.write": "self logs",
+    "lox.loggers.Writer.flush": "self",
+    "lox.loggers.Writer.close": "self",
+}
+# Submodules that are public too.
+MODULES = {"lox.loggers": {"kinds", "testing"}}
+
+
+def source_folder(module):
+    package = "lox-core" if module == "lox" else module.replace(".", "-")
+    return ROOT / "packages" / package / "src" / module.replace(".", "/")
+
+
+def reexported(tree):
+    """Names bound by `import x as x`, wherever in the file: also for type checkers only, since those are promised too."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {alias.name for node in imports for alias in node.names if alias.asname == alias.name}
+
+
+def declared(tree):
+    """Names that the file itself defines or annotates, but for private ones."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    names = {node.name for node in nodes}
+    names |= {node.target.id for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)}
+    return {name for name in names if not name.startswith("_") or name == "__version__"}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_names_of_a_package_are_these(module):
+    tree = ast.parse((source_folder(module) / "__init__.py").read_text())
+    assert sorted(reexported(tree) | declared(tree)) == sorted(PUBLIC[module].split())
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_there_and_has_a_docstring(module):
+    imported = importlib.import_module(module)
+    for name in PUBLIC[module].split():
+        assert getattr(imported, name).__doc__, f"{module}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_other_module_of_a_package_is_private(module):
+    folder = source_folder(module)
+    public = {path.stem for path in folder.glob("[!_]*") if path.suffix == ".py" or path.is_dir()}
+    assert public == MODULES.get(module, set())
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_parameters_of_a_public_function_have_these_names(name):
+    module = max((module for module in PUBLIC if name.startswith(f"{module}.")), key=len)
+    found = importlib.import_module(module)
+    for attribute in name.removeprefix(f"{module}.").split("."):
+        found = getattr(found, attribute)
+    assert list(inspect.signature(found).parameters) == SIGNATURES[name].split()
+
+
+def test_the_version_is_the_one_of_the_repository():
+    import lox
+
+    assert lox.__version__ == (ROOT / "VERSION").read_text().strip()
