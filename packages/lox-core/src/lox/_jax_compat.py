@@ -156,6 +156,15 @@ def current_device_count(ctx: Any) -> int:
 # --- tracing ---------------------------------------------------------------------------------------------------------
 
 
+def type_key(array: Any) -> Any:
+    """Equal for arrays with which a function is traced to the same jaxpr."""
+    if isinstance(array, Tracer):
+        return jax.typeof(array)
+    if isinstance(array, jax.Array):
+        return array.shape, array.dtype, array.weak_type, array.sharding
+    return array.shape, array.dtype
+
+
 def trace_context() -> Any:
     """What JAX's own trace caches depend on besides function and arguments (x64 mode, mesh, user contexts, ...)."""
     return _config.trace_context()
@@ -264,3 +273,33 @@ def is_function(fun: Any) -> bool:
 def evaluator(jaxpr: Any) -> Callable[..., list[Any]]:
     """A function that evaluates a closed jaxpr on flat arguments."""
     return jax.extend.core.jaxpr_as_fun(jaxpr)
+
+
+def jit_options(fun: Any) -> dict[str, Any] | None:
+    """Static and donated arguments of a jitted function; None where it is not one, or was given more than those."""
+    info = getattr(fun, "_jit_info", None)
+    if not isinstance(fun, _JittedFunction) or info is None:
+        return None
+    shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
+    layouts = (*info.in_layouts_leaves, *info.out_layouts_leaves)
+    if any(s is not _UNSPECIFIED for s in shardings) or any(layout is not None for layout in layouts):
+        return None
+    if info.device is not None or info.backend is not None or info.compiler_options_kvs:
+        return None
+    return {
+        "static_argnums": info.static_argnums,
+        "static_argnames": info.static_argnames,
+        "donate_argnums": info.donate_argnums,
+        "donate_argnames": info.donate_argnames,
+        "keep_unused": info.keep_unused,
+    }
+
+
+def jit_of_equation(eqn: Any, run: Callable[..., Any], literals: Sequence[Any]) -> Callable[..., Any]:
+    """A jit equation as a function of its variables that is dispatched as the jitted function was."""
+    params = eqn.params
+    plain = all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
+    if not plain or params["compiler_options_kvs"] or params["keep_unused"]:
+        return run
+    donated = [d for d, literal in zip(params["donated_invars"], literals, strict=True) if literal is None]
+    return jax.jit(run, donate_argnums=tuple(i for i, d in enumerate(donated) if d))

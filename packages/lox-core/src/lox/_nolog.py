@@ -37,9 +37,9 @@ def nolog(fun: Callable[..., Any]) -> Callable[..., Any]:
             return _silent_program(traced, signature.arrays), not traced.holds_tracers()
 
         program = _program.lookup(known, ("nolog", signature.key()), make)
-        return program.rebuild(program.evaluate(*signature.arrays))
+        return program(*signature.arrays)
 
-    return silent
+    return _program.dispatch(fun, known, "nolog", silent)
 
 
 def _silent_program(traced: _program.Traced, arrays: list[Array]) -> _program.Program:

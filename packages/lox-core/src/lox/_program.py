@@ -10,6 +10,7 @@ What the function reads from elsewhere is fixed at the first call, as under ``ja
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox import _jax_compat as compat
+from lox._eager import EagerProgram, dispatcher
 from lox._mark import marking
 
 Array = Any
@@ -43,8 +45,13 @@ class Traced:
 class Program:
     """The interpreted function: evaluate ``jaxpr`` on the arrays, then ``rebuild`` the result."""
 
-    evaluate: Callable[..., list[Array]]
+    in_trace: Callable[..., list[Array]]
+    eagerly: Callable[[], Callable[..., list[Array]]]
     rebuild: Callable[[list[Array]], Any]
+
+    def __call__(self, *arrays: Array) -> Any:
+        evaluate = self.in_trace if compat.tracing_now() else self.eagerly()
+        return self.rebuild(evaluate(*arrays))
 
 
 def is_array(leaf: Any) -> bool:
@@ -66,7 +73,7 @@ class Signature:
 
     def key(self) -> Any:
         """Hashable where the static arguments are."""
-        avals = tuple(jax.typeof(array) for array in self.arrays)
+        avals = tuple(map(compat.type_key, self.arrays))
         return self.tree, self.is_array, avals, tuple(map(_exact, self.static)), compat.trace_context()
 
     def restore(self, arrays: list[Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -124,14 +131,20 @@ def compile_program(
 
     plain = jax.make_jaxpr(flat)(operands, *arrays)
     tree, num_outs = trees
+    # A constant output is a literal of the jaxpr.
+    with jax.ensure_compile_time_eval():
+        constants = {
+            i: jnp.asarray(atom.val, atom.aval.dtype)
+            for i, atom in enumerate(plain.jaxpr.outvars)
+            if isinstance(atom, compat.Literal)
+        }
 
     def rebuild(flat_outs: list[Array]) -> Any:
-        # A constant output is a literal of the jaxpr.
-        flat_outs = [out if isinstance(out, jax.Array) else jnp.asarray(out) for out in flat_outs]
-        result = traced.rebuild(flat_outs[:num_outs])
-        return finish(result, tree.unflatten(flat_outs[num_outs:]))
+        for i, constant in constants.items():
+            flat_outs[i] = constant
+        return finish(traced.rebuild(flat_outs[:num_outs]), tree.unflatten(flat_outs[num_outs:]))
 
-    return Program(compat.evaluator(plain), rebuild)
+    return Program(compat.evaluator(plain), functools.cache(lambda: EagerProgram(plain)), rebuild)
 
 
 class Cache:
@@ -171,3 +184,22 @@ def lookup(known: OrderedDict[Any, Any], key: Any, make: Callable[[], tuple[Any,
             while len(known) > MAX_SIGNATURES:
                 known.popitem(last=False)
     return found
+
+
+def dispatch(fun: Callable[..., Any], known: OrderedDict[Any, Any], label: Any, transformed: Callable[..., Any]) -> Any:
+    """``transformed``, called outside any trace through the dispatcher of a jitted ``fun``."""
+    try:
+        fast = known.get(("jitted", label))
+    except TypeError:
+        return transformed
+    if fast is None:
+        fast = dispatcher(fun, transformed)
+        if fast is None:
+            return transformed
+        known["jitted", label] = fast
+
+    @functools.wraps(fun)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return transformed(*args, **kwargs) if compat.tracing_now() else fast(*args, **kwargs)
+
+    return call

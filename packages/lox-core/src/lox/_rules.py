@@ -22,7 +22,7 @@ from lox._errors import UnsupportedPrimitiveError, name_sites
 from lox._mark import log_p
 from lox._rows import Rows
 from lox._survey import Survey, Usages, in_branches, in_sequence
-from lox._words import Layout
+from lox._words import MAX_PACKED_ELEMENTS, Layout
 
 Array = Any
 Run = Callable[[Collector, Frame, Any, list[Array]], list[Array]]
@@ -141,13 +141,14 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     collector.settle(frame, numbers)
     # The structure of the rows is the same in every iteration: it leaves the body beside the traced values.
     structure: list[Any] = []
+    separate = _is_scalar_code(jaxpr)
 
     def body(carry: Any, x: Any) -> Any:
         carried, state = carry
         inner = frame.inner(state)
         outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
         arrays, tree = jax.tree.flatten(inner.rows.stack())
-        layout = Layout.of(arrays)
+        layout = Layout.of(arrays, 0 if separate and len(arrays) <= _FUSED_OUTPUTS else MAX_PACKED_ELEMENTS)
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 
@@ -158,6 +159,21 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     tree, layout = structure
     frame.rows.extend(_flatten_iterations(tree.unflatten(layout.unpack(packed)), length, reverse))
     return [*carried, *ys]
+
+
+# A body of scalar arithmetic becomes one kernel, which writes a few outputs as cheaply as one; packing would only add
+# the work of taking them apart. Any other body has a kernel for each output.
+_FUSED_OUTPUTS = 12
+
+
+def _is_scalar_code(jaxpr: Any) -> bool:
+    body, _ = compat.open_jaxpr(jaxpr)
+    return all(
+        all(var.aval.size == 1 for var in eqn.outvars if hasattr(var.aval, "size"))
+        and (eqn.primitive.name == "jit" or not any(compat.all_jaxprs_in_params(eqn.params)))
+        and all(map(_is_scalar_code, compat.all_jaxprs_in_params(eqn.params)))
+        for eqn in body.eqns
+    )
 
 
 def _flatten_iterations(rows: Rows, length: int, reverse: bool) -> Rows:

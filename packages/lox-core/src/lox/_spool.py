@@ -65,12 +65,12 @@ def spool(
             return _spool_program(traced, options, signature.arrays), not traced.holds_tracers()
 
         program = _program.lookup(known, ("spool", options, signature.key()), make)
-        out, logs = program.rebuild(program.evaluate(*signature.arrays))
+        out, logs = program(*signature.arrays)
         if compat.tracing_now():
             logs = jax.tree.map(lambda leaf: stop_gradient(leaf) if isinstance(leaf, jax.Array) else leaf, logs)
         return out, logs
 
-    return spooled
+    return _program.dispatch(fun, known, ("spool", options), spooled)
 
 
 def _spool_program(traced: _program.Traced, options: SpoolOptions, arrays: list[Array]) -> _program.Program:

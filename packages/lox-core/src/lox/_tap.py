@@ -78,9 +78,11 @@ def tap(
         operand_types = tuple(jax.typeof(operand) for operand in operands)
         key = ("tap", options, receiver.handle, operand_tree, operand_types, signature.key())
         program = _program.lookup(known, key, make)
-        return program.rebuild(program.evaluate(*operands, *signature.arrays))
+        return program(*operands, *signature.arrays)
 
-    return tapped
+    if operands:  # arrays that change from call to call: they must not become constants of a jitted function
+        return tapped
+    return _program.dispatch(fun, known, ("tap", options, receiver.handle), tapped)
 
 
 @dataclasses.dataclass(frozen=True)

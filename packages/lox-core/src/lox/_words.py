@@ -73,7 +73,7 @@ class Layout:
         """``[words, *leaves beside it]``, or the leaves alone where nothing is packed."""
         small = [_to_words(leaf) for leaf, packed in zip(leaves, self.packed, strict=True) if packed]
         large = [leaf for leaf, packed in zip(leaves, self.packed, strict=True) if not packed]
-        return [jnp.concatenate(small), *large] if small else large
+        return [_join_words(small), *large] if small else large
 
     def unpack(self, arrays: Sequence[Any]) -> list[Any]:
         """The inverse of ``pack``; leading axes (records) are kept."""
@@ -107,6 +107,33 @@ def _to_words(leaf: Any) -> Any:
         narrow = jnp.uint8 if dtype.itemsize == 1 else jnp.uint16
         return jax.lax.bitcast_convert_type(flat, narrow).astype(jnp.uint32)
     return jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape(-1)
+
+
+# XLA's CPU compiler fuses a concatenation of up to this many operands, and makes a kernel for each operand of a longer
+# one: at 64 scalars, twenty times slower than the same vector built by selects.
+_FUSED_OPERANDS = 8
+
+
+def _join_words(pieces: list[Any]) -> Any:
+    size = max(_FUSED_OPERANDS, -(-len(pieces) // _FUSED_OPERANDS))
+    groups = [_merge_words(pieces[i : i + size]) for i in range(0, len(pieces), size)]
+    return groups[0] if len(groups) == 1 else jnp.concatenate(groups)
+
+
+def _merge_words(pieces: list[Any]) -> Any:
+    """One vector out of a few, element by element: each place selects the piece it belongs to."""
+    total = sum(len(piece) for piece in pieces)
+    place = jax.lax.iota(jnp.int32, total)
+    start, merged = 0, jnp.zeros((total,), jnp.uint32)
+    for piece in pieces:
+        end = start + len(piece)
+        if len(piece) == 1:
+            merged = jnp.where(place == start, piece, merged)
+        else:
+            padded = jax.lax.pad(piece, jnp.uint32(0), [(start, total - end, 0)])
+            merged = jnp.where((place >= start) & (place < end), padded, merged)
+        start = end
+    return merged
 
 
 def _columns(words: Any, sizes: list[int]) -> list[Any]:

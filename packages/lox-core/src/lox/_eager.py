@@ -1,0 +1,116 @@
+"""Calling a transformed program outside any trace, at the cost of the untransformed one.
+
+* A jitted function stays one compiled call: the transformation of it is jitted with the same static and donated
+  arguments (``dispatcher``).
+* Anything else runs equation by equation, as its Python code would, each through JAX's fast dispatch path
+  (``EagerProgram``). Nothing is fused that the function did not fuse, and arrays may live on different devices.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from lox import _jax_compat as compat
+
+Array = Any
+
+
+def dispatcher(fun: Callable[..., Any], transformed: Callable[..., Any]) -> Callable[..., Any] | None:
+    """``transformed`` jitted as ``fun`` is, or None where ``fun`` is not jitted, or in a special way."""
+    options = compat.jit_options(fun)
+    return None if options is None else jax.jit(transformed, **options)
+
+
+class EagerProgram:
+    """Evaluates a closed jaxpr, each equation by a compiled function of its own."""
+
+    def __init__(self, jaxpr: Any) -> None:
+        body, consts = compat.open_jaxpr(jaxpr)
+        places: dict[Any, int] = {}
+        for var in (*body.constvars, *body.invars):
+            places[var] = len(places)
+        self._consts = list(consts)
+        self._steps: list[tuple[Callable[..., Any], list[int], list[int], list[int]]] = []
+        last_use = {}
+        for i, eqn in enumerate(body.eqns):
+            for atom in eqn.invars:
+                if not isinstance(atom, compat.Literal):
+                    last_use[atom] = i
+        kept = {atom for atom in body.outvars if not isinstance(atom, compat.Literal)}
+        for i, eqn in enumerate(body.eqns):
+            inputs = [places[atom] for atom in eqn.invars if not isinstance(atom, compat.Literal)]
+            for var in eqn.outvars:
+                places[var] = len(places)
+            dead = [places[var] for var, last in last_use.items() if last == i and var not in kept]
+            dead += [places[var] for var in eqn.outvars if var not in last_use and var not in kept]
+            self._steps.append((_compiled(eqn), inputs, [places[var] for var in eqn.outvars], dead))
+        self._outs = [atom.val if isinstance(atom, compat.Literal) else None for atom in body.outvars]
+        self._out_places = [None if isinstance(atom, compat.Literal) else places[atom] for atom in body.outvars]
+        self._size = len(places)
+
+    def __call__(self, *args: Array) -> list[Array]:
+        values: list[Any] = [None] * self._size
+        values[: len(self._consts) + len(args)] = [*self._consts, *args]
+        for run, inputs, outputs, dead in self._steps:
+            for place, value in zip(outputs, run(*[values[i] for i in inputs]), strict=True):
+                values[place] = value
+            for place in dead:
+                values[place] = None
+        return [
+            literal if place is None else values[place]
+            for literal, place in zip(self._outs, self._out_places, strict=True)
+        ]
+
+
+def _compiled(eqn: Any) -> Callable[..., Sequence[Array]]:
+    """A function of the equation's variables; its literals are built in."""
+    literals = tuple(atom if isinstance(atom, compat.Literal) else None for atom in eqn.invars)
+    if eqn.effects or eqn.primitive.name in _BOUND_DIRECTLY:
+        return functools.partial(_bind, eqn, literals)
+    try:
+        return _shared(eqn.primitive, tuple(sorted(eqn.params.items())), _Context(eqn, literals))
+    except TypeError:  # parameters that cannot be hashed or ordered
+        return jax.jit(functools.partial(_bind, eqn, literals))
+
+
+# jit calls are compiled as they are (donation!); device_put decides by its arguments where its result lives.
+_BOUND_DIRECTLY = frozenset(["device_put", "copy"])
+
+
+class _Context:
+    """The rest of an equation, equal where a compiled function can be shared."""
+
+    def __init__(self, eqn: Any, literals: tuple[Any, ...]) -> None:
+        self.eqn = eqn
+        self.literals = literals
+        self._key = (
+            tuple(None if literal is None else (literal.val, literal.aval) for literal in literals),
+            tuple(atom.aval for atom in eqn.invars),
+            eqn.ctx,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Context) and self._key == other._key
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(primitive: Any, params: Any, context: _Context) -> Callable[..., Sequence[Array]]:
+    del primitive, params
+    eqn = context.eqn
+    if eqn.primitive.name == "jit":
+        return compat.jit_of_equation(eqn, functools.partial(_bind, eqn, context.literals), context.literals)
+    return jax.jit(functools.partial(_bind, eqn, context.literals))
+
+
+def _bind(eqn: Any, literals: tuple[Any, ...], *variables: Array) -> Sequence[Array]:
+    rest = iter(variables)
+    invals = [next(rest) if literal is None else literal.val for literal in literals]
+    with compat.equation_context(eqn):
+        return compat.bind_eqn(eqn, invals)
