@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from lox import _program, _rules
 from lox._collect import Collector, Frame
 from lox._mark import marking
 from lox._survey import Survey
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Array = Any
 
 # Their rules are traced, or run, when the function has long returned: they are wrapped even where no mark is in sight.
 _WITH_RULES = frozenset(["custom_jvp_call", "custom_vjp_call"])
 
 
-def nolog(fun: Callable[..., Any]) -> Callable[..., Any]:
+def nolog(fun: Callable[P, R]) -> Callable[P, R]:
     """Transform ``fun`` into the same function without its marks, for every transformation outside.
 
     >>> def f(x):

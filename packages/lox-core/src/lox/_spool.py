@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -18,11 +18,13 @@ from lox._plan import Group, KeyPlan, Plan, SpoolOptions, make_plan, spool_optio
 from lox._rows import Chunk, Rows, SharedJoin
 from lox._survey import Survey
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Array = Any
 
 
 def spool(
-    fun: Callable[..., Any],
+    fun: Callable[P, R],
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
     keep_logs: bool = False,
@@ -30,7 +32,7 @@ def spool(
     reduce: Any = None,
     prefix: str = "",
     capacity: int | None = None,
-) -> Callable[..., Any]:
+) -> Callable[P, tuple[R, logdict]]:
     """Transform ``fun`` into a function that returns ``(out, logs)``.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,13 @@ from lox._plan import Selection, check_positive, plan_key
 from lox._stores import Aval, select
 from lox._survey import Survey, Usages, Use
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Array = Any
 
 
 def tap(
-    fun: Callable[..., Any],
+    fun: Callable[P, R],
     callback: Callable[[logdict], Any] | Receiver | None = None,
     argnames: str | Iterable[str] | None = None,
     tags: str | Iterable[str] | None = None,
@@ -33,7 +35,7 @@ def tap(
     interval: int | None = None,
     batch: int | None = None,
     ordered: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[P, R]:
     """Transform ``fun`` into a function that also calls ``callback(logs)`` for its records, while it runs.
 
     Args:
