@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,16 @@ from lox.wandb._runfile import RunReader, find_run_files, row_of
 
 def file_of(run: wandb.Run) -> Path:
     return Path(run.settings.sync_file)
+
+
+def wait_until_whole(path: Path) -> Path:
+    """wandb writes on for a moment after `run.finish()`; the logger waits for that, a bare run does not."""
+    reader = RunReader(path)
+    deadline = time.monotonic() + 60
+    while not reader.ended and time.monotonic() < deadline:
+        reader.read_on()
+        time.sleep(0.01)
+    return path
 
 
 def records(path: Path, kind: str) -> list[Any]:

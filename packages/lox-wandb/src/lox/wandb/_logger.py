@@ -79,9 +79,11 @@ class WandbLogger(Logger):
             check_login(arguments)
         if self.mode != "disabled" and arguments.get("dir") is not None:
             check_folder(arguments["dir"])
-        self._arguments = arguments
         self._group = effective(arguments, "group")
         self._project = effective(arguments, "project")
+        # As settled now: wandb would look at the environment as it was when its first run in this process began.
+        settled = {name: effective(arguments, name) for name in ("dir", "entity", "project")}
+        self._arguments = {**arguments, **settled}
         self._new_group = f"lox-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         self._folder = wandb_folder(arguments)
         self._unreachable: WandbError | None = None
@@ -95,10 +97,14 @@ class WandbLogger(Logger):
         # wandb ends its runs at interpreter exit, and what is registered last runs first.
         atexit.unregister(_close_at_exit)
         atexit.register(_close_at_exit)
-        earlier = earlier_rows(opened, before) if before or opened.resumed else None
-        return RunWriter(
-            opened, kinds=self._kinds, summary=self._summary, encoder=ValueEncoder(*self._rates), earlier=earlier
-        )
+        try:
+            earlier = earlier_rows(opened, before) if before or opened.resumed else None
+            return RunWriter(
+                opened, kinds=self._kinds, summary=self._summary, encoder=ValueEncoder(*self._rates), earlier=earlier
+            )
+        except BaseException:
+            opened.finish(exit_code=1)
+            raise
 
     def exists(self, name: str) -> bool:
         """Whether this disk has the run. Of runs that only the server has, wandb tells when they are opened."""
@@ -136,8 +142,16 @@ class WandbLogger(Logger):
     def flush(self) -> None:
         """Returns when every record that was logged before is in its run's file on this disk."""
         super().flush()
+        if self._sink.foreign:
+            return  # a forked child: the runs are its parent's
         for writer in self._writers():
             writer.settle()
+
+    def log(self, state: LoggerState, logs: Mapping[str, Any], **steps: Any) -> None:
+        """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
+        if isinstance(logs, Mapping):
+            check_names(logs, logs.steps if isinstance(logs, logdict) else steps)
+        super().log(state, logs, **steps)
 
     def _send(self, state: LoggerState, logs: logdict) -> None:
         check_names(logs, logs.steps)  # in a jitted function this is while it is traced: before anything runs
@@ -190,7 +204,7 @@ class WandbLogger(Logger):
         }
         try:
             return wandb.init(**{**self._arguments, **own})
-        except wandb.Error as error:
+        except Exception as error:  # not all that it raises is a wandb.Error
             raise self._explained(run, error) from error
 
     def _resume(self) -> str | None:
@@ -203,15 +217,21 @@ class WandbLogger(Logger):
         infos = [read_info(file) for file in files]
         return next((info.group for info in infos if info is not None and info.group), None)
 
-    def _explained(self, run: Run, error: wandb.Error) -> Exception:
-        if "already exists" in str(error):
+    def _explained(self, run: Run, error: Exception) -> Exception:
+        message = str(error)
+        if "already exists" in message:
             return RunExistsError(
                 f'{BACKEND}: the server has a run {run.name!r} already; say if_exists="new", "replace" or "resume"'
             )
+        if "is in use" in message:
+            return RunExistsError(
+                f"{BACKEND}: another logger of this process has the run {run.name!r} open; close that one first, or give this "
+                "one a group"
+            )
         if not isinstance(error, wandb.errors.CommError):
-            return WandbError(f"{BACKEND}: wandb cannot open the run {run.name!r}: {error}")
+            return WandbError(f"{BACKEND}: wandb cannot open the run {run.name!r}: {type(error).__name__}: {message}")
         self._unreachable = WandbError(
-            f'{BACKEND}: wandb cannot reach its server: {error}. Go offline with mode="offline" or WANDB_MODE=offline '
+            f'{BACKEND}: wandb cannot reach its server: {message}. Go offline with mode="offline" or WANDB_MODE=offline '
             "(`wandb sync` uploads such runs later)."
         )
         return self._unreachable

@@ -39,6 +39,7 @@ class RunReader:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.ended = False
         self._offset = _FILE_HEADER
 
     def records(self) -> Iterator[Any]:
@@ -70,9 +71,14 @@ class RunReader:
                 self._offset = begin + at
                 yield record
 
-    def count_rows(self) -> int:
-        """How many rows of history there are since the last call."""
-        return sum(record.WhichOneof("record_type") == "history" for record in self.records())
+    def read_on(self) -> int:
+        """How many rows of history there are since the last call. Takes note of the end of the run."""
+        rows = 0
+        for record in self.records():
+            kind = record.WhichOneof("record_type")
+            rows += kind == "history"
+            self.ended = self.ended or kind == "exit"
+        return rows
 
 
 def find_run_files(wandb_dir: str | Path, run_id: str) -> list[Path]:

@@ -68,6 +68,7 @@ class RunWriter:
             self.flush()
         finally:
             self.run.finish()
+        self._on_disk.wait_for_end()
 
     def configure(self, config: dict[str, Any]) -> None:
         self._call(self.run.config.update, config, allow_val_change=True)
@@ -143,28 +144,41 @@ class RunWriter:
 class _OnDisk:
     """How many of the rows have reached the run's file, from which no death of the process can take them.
 
-    wandb's process writes the file from time to time; there is no way to ask it to do so now.
+    wandb's process writes the file from time to time; there is no way to ask it to do so now. It also goes on writing
+    when `run.finish()` has returned.
     """
 
     def __init__(self, run: wandb.Run) -> None:
         self.expected = 0
         self._found = 0
-        self._name = run.name
+        self._run = run
         self._interval = float(getattr(run.settings, "x_transaction_log_flush_interval", 0) or 0)
-        self._reader = None if run.disabled or not self._interval else RunReader(run.settings.sync_file)
+        self._reader = None if run.disabled else RunReader(run.settings.sync_file)
 
     def wait(self) -> None:
-        if self._reader is None:
-            return
+        """Returns when all rows are there. Where wandb writes only full blocks, they may never be, so it does not wait."""
+        if self._reader is not None and self._interval:
+            self._wait(lambda: self._found >= self.expected, self._interval / 4)
+
+    def wait_for_end(self) -> None:
+        """Returns when the file of a finished run is whole."""
+        reader = self._reader
+        if reader is not None:
+            self._wait(lambda: reader.ended and self._found >= self.expected, 0.005)
+
+    def _wait(self, done: Callable[[], bool], pause: float) -> None:
+        assert self._reader is not None
         deadline = time.monotonic() + self._interval + _PATIENCE
-        while self._found < self.expected:
-            if new := self._reader.count_rows():
+        while not done():
+            if new := self._reader.read_on():
                 self._found += new
                 deadline = time.monotonic() + self._interval + _PATIENCE
+            elif done():
+                return
             elif time.monotonic() > deadline:
                 raise WandbError(
-                    f"{BACKEND}: of the {self.expected} rows of the run {self._name!r}, {self._found} have reached its file "
-                    f"{self._reader.path}. Is the disk full, or wandb's process gone?"
+                    f"{BACKEND}: of the {self.expected} rows of the run {self._run.name!r}, {self._found} have reached its "
+                    f"file {self._reader.path}. Is the disk full, or wandb's process gone?"
                 )
             else:
-                time.sleep(min(self._interval / 4, 0.25))
+                time.sleep(min(pause, 0.25))

@@ -1,0 +1,50 @@
+"""What every backend promises, on files of offline runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from lox.loggers.testing import LoggerContract
+from lox.wandb import WandbLogger
+from tests.wandb.offline import all_rows
+
+
+class TestWandbLogger(LoggerContract):
+    def make(self, folder: Path, **options: Any) -> WandbLogger:
+        return WandbLogger(project="contract", mode="offline", path=folder, **options)
+
+    @pytest.mark.parametrize("transform", ["spool", "tap"])
+    def test_vmapped_runs_get_their_own_lane(self, transform: str) -> None:
+        """As in the suite, which asks `logger.runs` for their keys: here they are wandb's own, and have names only."""
+        logger = self.logger()
+        keys = jax.random.split(jax.random.key(1), 4)
+        states = jax.vmap(logger.init)(keys)
+
+        def train(state: Any, scale: Any) -> Any:
+            def body(carry: Any, step: Any) -> Any:
+                lox.log({"loss": scale * step}, step=step)
+                return carry, None
+
+            return getattr(logger, transform)(lambda: jax.lax.scan(body, 0, jnp.arange(5)), state)()
+
+        jax.jit(jax.vmap(train))(states, jnp.arange(1.0, 5.0))
+        logger.flush()
+        names = ["".join(f"{word:08x}" for word in words) for words in np.asarray(jax.random.key_data(keys))]
+        assert [run.name for run in logger.runs] == names
+        for lane, name in enumerate(names):
+            assert self.records(name) == (list(range(5)), [(lane + 1.0) * step for step in range(5)])
+
+    def read(self, folder: Path, name: str) -> lox.logdict:
+        found = [row for row in all_rows(folder, name) if "loss" in row]
+        return lox.logdict(
+            {"loss": np.array([row["loss"] for row in found], float)},
+            steps={"step": {"loss": np.array([row["step"] for row in found])}},
+            stacked=["loss"],
+        )
