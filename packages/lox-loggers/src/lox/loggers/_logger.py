@@ -84,6 +84,11 @@ class Logger(abc.ABC):
         )
         weakref.finalize(self, self._sink.abandon).atexit = False  # at exit, the sinks close themselves
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "_sink":  # the one thing that only __init__ makes
+            raise LoggerOptionError(f"{type(self).__name__}.__init__ must call super().__init__(**options)")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     # What a backend writes. `open` is required.
 
     @abc.abstractmethod

@@ -21,7 +21,7 @@ from lox.loggers._resume import Steps
 from lox.loggers._run import Run
 
 # Rows are gathered before they go to disk: so many bytes, or so many writes. `flush` does not wait for it.
-_GATHER_BYTES = 256 * 1024
+_GATHER_BYTES = 512 * 1024
 _GATHER_WRITES = 4096
 
 Block = dict[Any, np.ndarray]  # the rows for each column: by path for values, by axis for steps

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import enum
 import os
 import threading
 import warnings
@@ -19,7 +20,7 @@ import numpy as np
 
 import lox
 from lox._host import Delivery
-from lox.loggers._errors import LoggerStateError, LoggerWarning
+from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RunExistsError
 from lox.loggers._records import as_table
 from lox.loggers._resume import WrittenSteps
 from lox.loggers._run import Run, Writer
@@ -81,6 +82,15 @@ class Failures:
             self.keep(warning, "on the background thread")
 
 
+class _Nowhere(enum.Enum):
+    """Why the records of a run id are not written."""
+
+    OTHER_PROCESS = "another process writes this run"
+    FAILED = "the run could not be opened"
+    REPLACED = "a later init with if_exists='replace' has replaced the run"
+    CLOSED = "the run is closed"
+
+
 @dataclasses.dataclass
 class _OpenRun:
     run: Run
@@ -95,7 +105,7 @@ class Sink:
         self.failures = Failures(owner, on_error)
         self.closed = False
         self._pid = os.getpid()
-        self._runs: dict[int, _OpenRun | None] = {}
+        self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._worker = Worker(f"lox:{owner}", queue_size, self._flush_all, flush_interval)
         _open_sinks.add(self)
 
@@ -106,20 +116,21 @@ class Sink:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        return tuple(entry.run for entry in self._runs.values() if entry is not None)
+        return tuple(entry.run for entry in self._open())
 
     def find(self, name: str) -> int | None:
         """The id of the open run of that name."""
         for run_id, entry in list(self._runs.items()):
-            if entry is not None and entry.run.name == name:
+            if isinstance(entry, _OpenRun) and entry.run.name == name:
                 return run_id
         return None
 
     def add(self, run_id: int, open_run: Callable[[], tuple[Run, Writer, WrittenSteps | None]] | None) -> None:
-        """Opens a run on the worker thread and waits for it. None, or a failure: its records go nowhere."""
-        self._runs[run_id] = None
+        """Opens a run on the worker thread and waits for it. None: its records go nowhere."""
+        self._runs[run_id] = _Nowhere.OTHER_PROCESS
         if open_run is None or self.foreign:
             return
+        self._runs[run_id] = _Nowhere.FAILED
 
         def task() -> None:
             with self._noting("opening a run"):
@@ -136,10 +147,10 @@ class Sink:
 
     def retire(self, name: str) -> None:
         """Closes the run of that name, if it is open here. On the worker thread."""
-        run_id = self.find(name)
-        if run_id is not None and (entry := self._runs[run_id]) is not None:
-            self._close_run(entry)
-            self._runs[run_id] = None
+        for run_id, entry in self._runs.items():
+            if isinstance(entry, _OpenRun) and entry.run.name == name:
+                self._close_run(entry)
+                self._runs[run_id] = _Nowhere.REPLACED
 
     def flush(self) -> None:
         """Returns when everything queued so far has been written and flushed."""
@@ -175,7 +186,8 @@ class Sink:
             self.failures.keep(error, "writing")
             return
         entry = self._runs[run_id]
-        if entry is None:
+        if not isinstance(entry, _OpenRun):
+            self._write_nowhere(entry, logs)
             return
         try:
             table = as_table(logs)
@@ -187,6 +199,12 @@ class Sink:
         except BaseException as error:  # the thread must live on, whatever a backend raises
             self._failed(error, f"writing to run {entry.run.name!r}", logs)
 
+    def _write_nowhere(self, why: _Nowhere, logs: lox.logdict) -> None:
+        if why is _Nowhere.FAILED:  # that was told when it happened
+            self.failures.lost += _records(logs)
+        elif why is not _Nowhere.OTHER_PROCESS:
+            self._failed(LoggerClosedError(why.value), "writing", logs)
+
     def _flush_all(self) -> None:
         for entry in self._open():
             if entry.dirty:
@@ -197,7 +215,7 @@ class Sink:
     def _close_all(self) -> None:
         for entry in self._open():
             self._close_run(entry)
-        self._runs = dict.fromkeys(self._runs)
+        self._runs = dict.fromkeys(self._runs, _Nowhere.CLOSED)
         if self._worker.stopping:  # abandoned: nobody else will
             _open_sinks.discard(self)
 
@@ -206,7 +224,7 @@ class Sink:
             entry.writer.close()
 
     def _open(self) -> list[_OpenRun]:
-        return [entry for entry in list(self._runs.values()) if entry is not None]
+        return [entry for entry in list(self._runs.values()) if isinstance(entry, _OpenRun)]
 
     @contextlib.contextmanager
     def _noting(self, where: str) -> Iterator[None]:
@@ -216,11 +234,18 @@ class Sink:
             self._failed(error, where)
 
     def _failed(self, error: BaseException, where: str, logs: lox.logdict | None = None) -> None:
+        if isinstance(error, RunExistsError):
+            self.failures.keep(error, where)  # asked for with if_exists="error", and no failure of the backend
+            return
         # A writer that gathers rows knows better than we do how many it lost.
         lost = getattr(error, "lost_records", None)
         if lost is None:
-            lost = 0 if logs is None else sum(1 for _ in logs.rows())
+            lost = 0 if logs is None else _records(logs)
         self.failures.add(error, where, lost)
+
+
+def _records(logs: lox.logdict) -> int:
+    return sum(1 for _ in logs.rows())
 
 
 def _nbytes(value: object) -> int:
