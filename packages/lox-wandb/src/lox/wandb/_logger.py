@@ -167,10 +167,10 @@ class WandbLogger(Logger):
         for lane in np.ndindex(lanes):
             leaves = {**constants, **{place: np.asarray(array[lane]) for place, array in arrays.items()}}
             config = tree.unflatten([leaves[place] for place in range(len(leaves))])
-            entry = self._sink._runs.get(int(runs[lane]))
-            if entry is not None:
-                with self._sink._noting(f"configuring run {entry.run.name!r}"):
-                    cast(RunWriter, entry.writer).configure(plain(config))
+            writer = getattr(self._sink._runs.get(int(runs[lane])), "writer", None)  # not every process writes
+            if writer is not None:
+                with self._sink._noting(f"configuring run {writer.run.name!r}"):
+                    writer.configure(plain(config))
         return np.asarray(runs)
 
     def _run_id(self, name: str) -> str:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from jax.tree_util import tree_leaves
+
 from lox import logdict
-from lox.loggers.kinds import Column
 from lox.wandb._errors import WandbKeyError
 
 Axes = tuple[str, ...]
@@ -29,21 +30,23 @@ class Rows:
         """Whether one of these names is in a row already: then the rows are as full as they get."""
         return not self._names.isdisjoint(names)
 
-    def add(self, name: str, steps: list[Steps], values: list[Any], skipped: Collection[Steps]) -> None:
-        """Adds one name to the rows of these steps. Records that have no value, or whose steps are skipped, add nothing."""
-        self._names.add(name)
-        # A step may come again: the n-th record of a step meets the n-th of the other names. Without steps that
-        # means: the n-th record of all.
-        seen: Counter[Steps] = Counter()
-        for step, value in zip(steps, values, strict=True):
-            occurrence = seen[step]
-            seen[step] = occurrence + 1
-            if value is None or step in skipped:
-                continue
-            row = self._rows.get((step, occurrence))
+    def add(self, names: list[str], steps: list[Steps], columns: list[list[Any]], skipped: list[Collection[Steps]]) -> None:
+        """Adds names to the rows of these steps, each with its column of values and the steps at which it is left out.
+        Where a value is None there is none."""
+        self._names.update(names)
+        sparse = any(skipped) or any(None in column for column in columns)
+        for number, label in enumerate(_labels(steps)):
+            values = {name: column[number] for name, column in zip(names, columns, strict=True)}
+            if sparse:
+                kept = zip(values.items(), skipped, strict=True)
+                values = {name: value for (name, value), left in kept if value is not None and label[0] not in left}
+                if not values:
+                    continue
+            row = self._rows.get(label)
             if row is None:
-                row = self._rows[step, occurrence] = dict(zip(self._axes, step, strict=True))
-            row[name] = value
+                self._rows[label] = {**dict(zip(self._axes, label[0], strict=True)), **values}
+            else:
+                row.update(values)
 
     def take(self) -> list[dict[str, Any]]:
         """All rows, which then no longer wait."""
@@ -53,20 +56,29 @@ class Rows:
         return rows
 
 
-def by_axes(logs: logdict, columns: list[Column]) -> dict[Axes, list[Column]]:
-    """The columns by the step axes of their keys."""
-    groups: dict[Axes, list[Column]] = {}
-    for column in columns:
-        axes = tuple(axis for axis, keys in logs.steps.items() if column.key in keys)
-        groups.setdefault(axes, []).append(column)
-    return groups
+def _labels(steps: list[Steps]) -> list[tuple[Steps, int]]:
+    """Steps may come again: the n-th record of a step meets the n-th of the other names. Without steps that means: the
+    n-th record of all."""
+    if len(steps) == 1 or len(set(steps)) == len(steps):
+        return [(step, 0) for step in steps]
+    seen: Counter[Steps] = Counter()
+    labels = []
+    for step in steps:
+        labels.append((step, seen[step]))
+        seen[step] += 1
+    return labels
 
 
-def steps_of(logs: logdict, axes: Axes, column: Column) -> list[Steps]:
-    """The steps of each record of a column."""
+def axes_of(logs: logdict, key: str) -> Axes:
+    """The step axes of a key; the first is the one it is shown over."""
+    return tuple([axis for axis, keys in logs.steps.items() if key in keys])
+
+
+def steps_of(logs: logdict, axes: Axes, key: str) -> list[Steps]:
+    """The steps of each record of a key."""
     if not axes:
-        return [()] * logs.counts[column.key]
-    return list(zip(*(logs.steps[axis][column.key].tolist() for axis in axes), strict=True))
+        return [()] * len(next(iter(tree_leaves(logs[key]))))
+    return list(zip(*[logs.steps[axis][key].tolist() for axis in axes], strict=True))
 
 
 def check_names(names: Iterable[str], axes: Iterable[str] = ()) -> None:

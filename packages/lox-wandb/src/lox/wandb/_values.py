@@ -26,8 +26,7 @@ class ValueEncoder:
         """The values of a column by name, one for each record; None where a record has none."""
         name, values, kind = column.name, column.values, column.kind
         if kind == "scalar":
-            # Booleans as numbers: wandb draws curves of numbers only.
-            return {name: (values.astype(np.int8) if values.dtype.kind == "b" else values).tolist()}
+            return {name: numbers(values)}
         if kind == "table":
             return {name: _tables(name, values)}
         if kind == "histogram":
@@ -36,6 +35,11 @@ class ValueEncoder:
             return {name: [decode_text(np.asarray(record), name, BACKEND) for record in values]}
         encode = getattr(self._media, kind)
         return {name: [encode(name, record) for record in values]}
+
+
+def numbers(values: np.ndarray) -> Values:
+    """As Python numbers, booleans too: wandb draws curves of numbers only."""
+    return values.astype(np.int8).tolist() if values.dtype.kind == "b" else values.tolist()  # type: ignore[no-any-return]
 
 
 def _histograms(name: str, values: np.ndarray) -> dict[str, Values]:

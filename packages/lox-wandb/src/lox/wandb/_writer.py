@@ -9,25 +9,31 @@ their keys comes again, or until the next flush.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import wandb
 
 from lox import logdict
-from lox.loggers.kinds import Column, Kinds
+from lox.loggers.kinds import Kinds
+from lox.wandb._disk import OnDisk
 from lox.wandb._earlier import Earlier
 from lox.wandb._errors import WandbError, WandbFinishedError, WandbKeyError
-from lox.wandb._rows import Axes, Rows, Steps, by_axes, check_names, steps_of
-from lox.wandb._runfile import RunReader
+from lox.wandb._rows import Axes, Rows, Steps, axes_of, check_names, steps_of
 from lox.wandb._summary import Summary
-from lox.wandb._values import BACKEND, ValueEncoder, plain
+from lox.wandb._values import BACKEND, ValueEncoder, numbers, plain
 
 # More rows than this do not wait for other keys.
 _MAX_WAITING = 8192
-# How long the file of a run may stay as it is while rows are known to be on their way to it.
-_PATIENCE = 15.0
+
+
+class Named(NamedTuple):
+    """The values of one metric, one for each record of the key that it comes from."""
+
+    key: str
+    name: str
+    values: list[Any]
 
 
 class RunWriter:
@@ -40,18 +46,22 @@ class RunWriter:
         self._encode = encoder
         self._earlier = earlier
         self._waiting: dict[Axes, Rows] = {}
+        self._flat: dict[Any, dict[Axes, list[str]]] = {}  # layouts of logs that hold nothing but numbers
         self._defined: set[str] = set()
-        self._on_disk = _OnDisk(run)
+        self._on_disk = OnDisk(run)
         if earlier is not None and earlier.next_number > run.starting_step:
             # An empty row, which stores nothing: offline, wandb does not know how many rows the earlier files hold, and
             # would number these like those.
             run.log({}, step=earlier.next_number)
 
     def write(self, logs: logdict) -> None:
-        columns = self._kinds.columns(logs)
-        check_names([*logs, *(column.name for column in columns)], logs.steps)
-        for axes, group in by_axes(logs, columns).items():
-            self._write_group(logs, axes, group)
+        layout = _flat_layout(logs)
+        groups = None if layout is None else self._flat.get(layout)
+        if groups is None:
+            self._write_any(logs, layout)
+            return
+        for axes, keys in groups.items():
+            self._write_group(logs, axes, [Named(key, key, numbers(logs[key])) for key in keys])
 
     def flush(self) -> None:
         """Hands every row to wandb's own process. `settle` waits until they are on disk."""
@@ -73,34 +83,43 @@ class RunWriter:
     def configure(self, config: dict[str, Any]) -> None:
         self._call(self.run.config.update, config, allow_val_change=True)
 
-    def _write_group(self, logs: logdict, axes: Axes, columns: list[Column]) -> None:
-        rows = self._waiting.setdefault(axes, Rows(axes))
-        shown = [column for column in columns if column.kind != "hparams"]
-        encoded = [self._encode(column) for column in shown]
-        if any(rows.has_any(values) for values in encoded):
+    def _write_any(self, logs: logdict, layout: Any) -> None:
+        columns = self._kinds.columns(logs)
+        check_names([*logs, *(column.name for column in columns)], logs.steps)
+        groups: dict[Axes, list[Named]] = {}
+        for column in columns:
+            if column.kind == "hparams":  # no history: they go to the run's config, where the last one stays
+                self.configure({column.name: plain(column.values[-1])})
+                continue
+            axes = axes_of(logs, column.key)
+            encoded = [Named(column.key, name, values) for name, values in self._encode(column).items()]
+            groups.setdefault(axes, []).extend(named for named in encoded if not _is_step(logs, axes, named))
+        for axes, group in groups.items():
+            for key, name, _ in group:
+                self._define(axes, key, name)
+            self._write_group(logs, axes, group)
+        if layout is not None and all(column.kind == "scalar" and column.name == column.key for column in columns):
+            if sum(map(len, groups.values())) == len(logs):
+                self._flat[layout] = {axes: [named.key for named in group] for axes, group in groups.items()}
+
+    def _write_group(self, logs: logdict, axes: Axes, group: list[Named]) -> None:
+        """Adds metrics of the same axes to the rows of their steps."""
+        rows = self._waiting.get(axes)
+        if rows is None:
+            rows = self._waiting[axes] = Rows(axes)
+        if rows.has_any([named.name for named in group]):
             self._emit(rows)
-        for column, by_name in zip(shown, encoded, strict=True):
-            steps = steps_of(logs, axes, column)
-            for name, values in by_name.items():
-                self._add(rows, axes, column.key, name, steps, values)
-        self.configure_from([column for column in columns if column.kind == "hparams"])
+        # Most keys share the array of their steps with others: one pass over the rows does for all of these.
+        shared: dict[tuple[int, ...], list[Named]] = {}
+        for named in group:
+            arrays = tuple([id(logs.steps[axis][named.key]) for axis in axes])
+            shared.setdefault(arrays or (len(named.values),), []).append(named)
+        for part in shared.values():
+            steps = steps_of(logs, axes, part[0].key)
+            skipped = [self._skipped(named.name, axes) for named in part]
+            rows.add([named.name for named in part], steps, [named.values for named in part], skipped)
         if not axes or len(rows) > _MAX_WAITING:
             self._emit(rows)
-
-    def _add(self, rows: Rows, axes: Axes, key: str, name: str, steps: list[Steps], values: list[Any]) -> None:
-        if name in axes:
-            if [step[axes.index(name)] for step in steps] == values:
-                return  # the step was logged as a value too, and the row has it
-            raise WandbKeyError(
-                f"{BACKEND}: {name!r} is both a step axis and, with other values, a key of the same record: rename one."
-            )
-        self._define(axes, key, name)
-        rows.add(name, steps, values, self._skipped(name, axes))
-
-    def configure_from(self, columns: list[Column]) -> None:
-        """Values of the kind hparams are no history: they go to the run's config, the last one stays."""
-        if columns:
-            self.configure({column.name: plain(column.values[-1]) for column in columns})
 
     def _skipped(self, name: str, axes: Axes) -> Collection[Steps]:
         """The steps that earlier files of the run hold."""
@@ -141,44 +160,25 @@ class RunWriter:
             raise WandbError(f"{BACKEND}: the run {self.run.name!r}: {error}") from error
 
 
-class _OnDisk:
-    """How many of the rows have reached the run's file, from which no death of the process can take them.
+def _flat_layout(logs: logdict) -> Any:
+    """What logs look like that hold one number in each record of each key; None for others.
 
-    wandb's process writes the file from time to time; there is no way to ask it to do so now. It also goes on writing
-    when `run.finish()` has returned.
+    Programs log the same thing again and again, and what it is needs to be found out only once.
     """
+    keys = []
+    for key, values in logs.items():
+        if type(values) is not np.ndarray or values.ndim != 1 or values.dtype.kind not in "biuf":
+            return None
+        keys.append(key)
+    return tuple(keys), tuple([(axis, tuple(by_key)) for axis, by_key in logs.steps.items()])
 
-    def __init__(self, run: wandb.Run) -> None:
-        self.expected = 0
-        self._found = 0
-        self._run = run
-        self._interval = float(getattr(run.settings, "x_transaction_log_flush_interval", 0) or 0)
-        self._reader = None if run.disabled else RunReader(run.settings.sync_file)
 
-    def wait(self) -> None:
-        """Returns when all rows are there. Where wandb writes only full blocks, they may never be, so it does not wait."""
-        if self._reader is not None and self._interval:
-            self._wait(lambda: self._found >= self.expected, self._interval / 4)
-
-    def wait_for_end(self) -> None:
-        """Returns when the file of a finished run is whole."""
-        reader = self._reader
-        if reader is not None:
-            self._wait(lambda: reader.ended and self._found >= self.expected, 0.005)
-
-    def _wait(self, done: Callable[[], bool], pause: float) -> None:
-        assert self._reader is not None
-        deadline = time.monotonic() + self._interval + _PATIENCE
-        while not done():
-            if new := self._reader.read_on():
-                self._found += new
-                deadline = time.monotonic() + self._interval + _PATIENCE
-            elif done():
-                return
-            elif time.monotonic() > deadline:
-                raise WandbError(
-                    f"{BACKEND}: of the {self.expected} rows of the run {self._run.name!r}, {self._found} have reached its "
-                    f"file {self._reader.path}. Is the disk full, or wandb's process gone?"
-                )
-            else:
-                time.sleep(min(pause, 0.25))
+def _is_step(logs: logdict, axes: Axes, named: Named) -> bool:
+    """Whether a step was logged as a value too. The row has it then."""
+    if named.name not in axes:
+        return False
+    if logs.steps[named.name][named.key].tolist() == named.values:
+        return True
+    raise WandbKeyError(
+        f"{BACKEND}: {named.name!r} is both a step axis and, with other values, a key of the same record: rename one."
+    )
