@@ -104,8 +104,11 @@ def test_two_processes_with_one_key_get_two_folders(tmp_path):
     """
     start = str(time.time() + 8)
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path), start]
-    processes = [subprocess.Popen(command, env={**os.environ, "JAX_PLATFORMS": "cpu"}) for _ in range(3)]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0, 0]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    processes = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
     folders = run_folders(tmp_path)
     assert len(folders) == 3
     for folder in folders:

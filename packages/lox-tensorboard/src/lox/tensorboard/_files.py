@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import os
+import socket
 import struct
 import time
 import uuid
@@ -12,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from lox.loggers import RecordError
+from lox.tensorboard._events import record
 
 T = TypeVar("T")
 
@@ -35,9 +36,12 @@ class EventFile:
         # TensorBoard reads the files of a folder in the order of their names, so time comes before what makes the
         # name unique: two loggers can start in the same second, even in processes that count alike. And where others
         # add a number of their own, a letter comes after it.
-        suffix = f".lox.{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
-        EventsWriter(str(folder / "events"), filename_suffix=suffix).close()
-        (self.path,) = folder.glob(f"events.out.tfevents.*{suffix}")
+        now = time.time()
+        unique = f"lox.{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        self.path = folder / f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{unique}"
+        # Not tensorboardX's EventsWriter: it waits for the disk, which takes seconds when a thousand runs are opened.
+        with self.path.open("xb") as file:
+            file.write(record(Event(wall_time=now, file_version="brain.Event:2")))
         self._folder_synced = False
 
     def append(self, data: bytes) -> None:

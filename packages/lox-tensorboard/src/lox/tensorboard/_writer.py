@@ -96,4 +96,4 @@ class _Clock:
     def rise(self, rows: int) -> npt.NDArray[np.float64]:
         start = self._last
         self._last = max(time.time(), start + rows * _SMALLEST_STEP)
-        return np.linspace(start, self._last, rows + 1)[1:]
+        return start + (self._last - start) * np.arange(1, rows + 1) / rows
