@@ -14,6 +14,7 @@ them with ``jax.vmap`` too.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -167,7 +168,7 @@ class logdict(dict[str, Any]):
         merged = left._merge_disjoint(right)
         return merged._pick({key: key for key in dict.fromkeys((*self, *right))})
 
-    def __ior__(self, other: Mapping[str, Any]) -> logdict:  # type: ignore[override,misc]
+    def __ior__(self, other: Mapping[str, Any]) -> logdict:  # type: ignore[override]
         return self | other
 
     def _merge_disjoint(self, other: logdict) -> logdict:
@@ -219,9 +220,10 @@ class logdict(dict[str, Any]):
     def _map_rows(self, change: Callable[[str, Any], Any], **replaced: Any) -> logdict:
         """Apply ``change(key, leaf)`` to all leaves of values and steps."""
         shared = _Memo()
-        values = {key: jax.tree.map(lambda leaf, key=key: change(key, leaf), value) for key, value in self.items()}
+        values = {key: jax.tree.map(functools.partial(change, key), value) for key, value in self.items()}
+        kinds = {key: (key in self._bounds, key in self._stacked, _bound_id(self, key)) for key in self}
         steps = {
-            axis: {key: shared((key in self._bounds, key in self._stacked, _bound_id(self, key)), leaf, lambda leaf=leaf, key=key: change(key, leaf)) for key, leaf in by_key.items()}
+            axis: {key: shared(kinds[key], leaf, functools.partial(change, key, leaf)) for key, leaf in by_key.items()}
             for axis, by_key in self._steps.items()
         }
         bounds = replaced.get("bounds", dict(self._bounds))

@@ -17,12 +17,13 @@ import fnmatch
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from lox._errors import BranchMismatchError, ConflictError, DynamicCountError, LogTypeError, OptionError, name_sites
 from lox._mark import Mark
 from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
-from lox._stores import Aval, Every, ReduceStore, RingStore, Store
+from lox._stores import Aval, Every, Finished, ReduceStore, RingStore, Store
 from lox._survey import Usage, Usages, Use
 
 
@@ -102,6 +103,26 @@ class Group:
     bounded: bool  # a ring: rows can be unused
     capacity: int | None
     count: int | None  # None: only the store knows
+    mesh: tuple[int, ...]  # the store is one device's; its state leads with these axes
+
+    def init(self) -> Any:
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, self.mesh + x.shape), self.store.init())
+
+    def finish(self, state: Any) -> Finished:
+        finish = self.store.finish
+        for _ in self.mesh:
+            finish = jax.vmap(finish)
+        done = finish(state)
+        if self.mesh and not self.reduces:
+            # The record axis comes first.
+            leaves = [jnp.moveaxis(leaf, len(self.mesh), 0) for leaf in done.leaves]
+            steps = [jnp.moveaxis(step, len(self.mesh), 0) for step in done.steps]
+            return Finished(leaves, steps, done.count)
+        return done
+
+    @property
+    def reduces(self) -> bool:
+        return isinstance(getattr(self.store, "store", self.store), ReduceStore)
 
     def leaves_of(self, leaves: list[Any]) -> dict[str, list[Any]]:
         rest = iter(leaves)
@@ -158,8 +179,9 @@ def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None
 
 
 def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) -> Group:
-    leaves = tuple(leaf for plan in plans for leaf in plan.leaves)
-    steps = tuple(aval for _, aval in plans[0].steps)
+    mesh = _mesh_of(plans)
+    leaves = tuple(_local(leaf, mesh) for plan in plans for leaf in plan.leaves)
+    steps = tuple(_local(aval, mesh) for _, aval in plans[0].steps)
     store: Any
     if isinstance(kind, Reduction):
         for plan in plans:
@@ -170,9 +192,25 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) ->
         rows, capacity = kind
         store = RingStore(rows, leaves, steps)
         bounded = any(plan.usage.count is None or plan.usage.masked for plan in plans)
-    if (options.interval or 1) > 1:
+    if options.interval is not None and options.interval > 1:
         store = Every(store, options.interval)
-    return Group(plans, store, bounded, capacity, _static_count(plans, options))
+    return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh)
+
+
+def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
+    for plan in plans:
+        first, *others = plan.usage.uses
+        for use in others:
+            if use.mesh != first.mesh:
+                raise ConflictError(
+                    f"lox: {plan.key!r} is recorded in different places of a mesh, at {first.mark.site} and "
+                    f"{use.mark.site}, and cannot be folded together; use different keys inside and outside shard_map"
+                )
+    return plans[0].usage.uses[0].mesh
+
+
+def _local(aval: Aval, mesh: tuple[int, ...]) -> Aval:
+    return Aval(aval.shape[len(mesh) :], aval.dtype)
 
 
 def _static_count(plans: tuple[KeyPlan, ...], options: SpoolOptions) -> int | None:

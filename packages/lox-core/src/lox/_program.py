@@ -132,12 +132,11 @@ def compile_program(
     plain = jax.make_jaxpr(flat)(operands, *arrays)
     tree, num_outs = trees
     # A constant output is a literal of the jaxpr.
+    literals: dict[int, Any] = {
+        i: atom for i, atom in enumerate(plain.jaxpr.outvars) if isinstance(atom, compat.Literal)
+    }
     with jax.ensure_compile_time_eval():
-        constants = {
-            i: jnp.asarray(atom.val, atom.aval.dtype)
-            for i, atom in enumerate(plain.jaxpr.outvars)
-            if isinstance(atom, compat.Literal)
-        }
+        constants = {i: jnp.asarray(literal.val, literal.aval.dtype) for i, literal in literals.items()}
 
     def rebuild(flat_outs: list[Array]) -> Any:
         for i, constant in constants.items():

@@ -10,7 +10,7 @@ import jax
 
 from lox import _jax_compat as compat
 from lox import _program, _rules
-from lox._collect import Collector, Frame
+from lox._collect import Collector, Context, Frame
 from lox._errors import ConflictError
 from lox._logdict import logdict
 from lox._mark import Record, stop_gradient
@@ -82,7 +82,7 @@ def _spool_program(traced: _program.Traced, options: SpoolOptions, arrays: list[
 
     def interpret(operands: list[Array], arrays: Sequence[Array]) -> Any:
         del operands
-        frame = Frame.start({i: group.store.init() for i, group in enumerate(plan.groups)}, True, (), nested=False)
+        frame = Frame(Context({i: group.init() for i, group in enumerate(plan.groups)}), nested=False)
         outs = collector.run(traced.jaxpr, arrays, frame)
         collector.settle(frame, frozenset(frame.state))
         logs = assemble(plan, frame)
@@ -122,7 +122,10 @@ class Spooler(Collector):
         settled: set[str] = set()
         for number in sorted(numbers):
             group = self.plan.groups[number]
-            frame.state[number] = _fold_pending(group, frame.state[number], frame.rows)
+            before = frame.state[number]
+            after = _fold_pending(group, before, frame.rows)
+            # A carried value keeps its type, in shard_map also what it says about the devices it differs between.
+            frame.state[number] = jax.tree.map(compat.vary_like, after, before) if frame.mesh else after
             settled.update(plan.key for plan in group.keys)
         for key in settled - self.plan.rows:
             frame.rows.pop(key, None)
@@ -172,12 +175,12 @@ def _from_rows(plan: KeyPlan, chunks: tuple[Chunk, ...], join: SharedJoin) -> lo
 
 
 def _from_store(group: Group, state: Any) -> logdict:
-    done = group.store.finish(state)
+    done = group.finish(state)
     values, counts = {}, {}
     stacked: set[str] = set()
     for plan in group.keys:
         leaves = group.leaves_of(done.leaves)[plan.key]
-        if hasattr(group.store, "reduction") or hasattr(getattr(group.store, "store", None), "reduction"):
+        if group.reduces:
             parts = [plan.tree.unflatten(list(part)) for part in zip(*leaves, strict=True)]
             values[plan.key] = plan.reduction.label(parts)
         else:
@@ -187,7 +190,7 @@ def _from_store(group: Group, state: Any) -> logdict:
     steps = {
         axis: {plan.key: step for plan in group.keys} for axis, step in zip(group.keys[0].axes, done.steps, strict=True)
     }
-    bounds = dict.fromkeys(stacked, group.capacity) if group.bounded else {}
+    bounds: dict[str, int | None] = dict.fromkeys(stacked, group.capacity) if group.bounded else {}
     return logdict._make(values, steps, counts, frozenset(stacked), bounds)
 
 
