@@ -27,34 +27,42 @@ Array = Any
 State = dict[int, Any]
 
 
-@dataclasses.dataclass
-class Frame:
-    """What the marks of one function body have left so far.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a function body is entered with. A pytree: it passes into ``jit`` and the like as an argument.
 
     Attributes:
       state: bounded stores by number, carried through loops and branches.
-      rows: records not yet in a store.
       alive: whether the program really is here: under ``vmap``, whether the lane took the branches and is in the loops.
       env: arrays that must be at hand wherever a mark is (the operands of a receiver).
-      nested: False in the outermost body, where gradients are stopped by the caller.
+      mesh: names and sizes of the mesh axes of the shard_maps around.
     """
 
     state: State
-    rows: Rows
-    alive: Array
-    env: Any
-    nested: bool = True
+    alive: Array = True
+    env: Any = ()
+    mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
 
-    @classmethod
-    def start(cls, state: State, alive: Array, env: Any, nested: bool = True) -> Frame:
-        return cls(state, Rows(), alive, env, nested)
 
-    def inner(self, state: State, alive: Array | None = None) -> Frame:
-        """A frame for a body that closes over this one."""
-        return Frame.start(state, self.alive if alive is None else alive, self.env)
+class Frame:
+    """A context, and what the marks of one function body have left in it so far.
 
-    def take(self, numbers: frozenset[int]) -> State:
-        return {number: self.state[number] for number in sorted(numbers)}
+    Attributes:
+      rows: records not yet in a store.
+      nested: False in the outermost body, where gradients are stopped by the caller.
+    """
+
+    def __init__(self, context: Context, nested: bool = True) -> None:
+        self.state = dict(context.state)
+        self.alive, self.env, self.mesh = context.alive, context.env, context.mesh
+        self.rows = Rows()
+        self.nested = nested
+
+    def context(self, numbers: frozenset[int], **changes: Any) -> Context:
+        """What an inner body is entered with: this context, with these stores."""
+        state = {number: self.state[number] for number in sorted(numbers)}
+        return dataclasses.replace(Context(state, self.alive, self.env, self.mesh), **changes)
 
 
 class Collector:

@@ -19,27 +19,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox import _jax_compat as compat
-from lox._collect import Collector, Frame
+from lox._collect import Collector, Context, Frame
 from lox._errors import ConflictError
 from lox._mark import marking
 
 Array = Any
 
 
-def _evaluate(collector: Collector, jaxpr: Any, context: Any, args: list[Array]) -> Any:
-    state, alive, env = context
-    inner = Frame.start(dict(state), alive, env)
+def evaluate_call(collector: Collector, jaxpr: Any, context: Context, args: list[Array]) -> Any:
+    inner = Frame(context)
     outs = collector.run(jaxpr, args, inner)
     return outs, (inner.state, inner.rows)
 
 
-def _evaluate_rule(collector: Collector, rule: Any, primal: Any, context: Any, args: list[Array], primal_args: Any) -> Any:
+def _evaluate_rule(collector: Collector, rule: Any, primal: Any, context: Context, args: list[Array], primal_args: Any) -> Any:
     """The results of a rule, and records that have the structure of the function's."""
     if not collector.survey.is_marked(rule):
-        outs, _ = _evaluate(collector, rule, context, args)
-        return outs, _evaluate(collector, primal, context, primal_args)[1]
-    outs, recorded = _evaluate(collector, rule, context, args)
-    expected = jax.eval_shape(lambda: _evaluate(collector, primal, context, primal_args)[1])
+        outs, _ = evaluate_call(collector, rule, context, args)
+        return outs, evaluate_call(collector, primal, context, primal_args)[1]
+    outs, recorded = evaluate_call(collector, rule, context, args)
+    expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, primal_args)[1])
     if jax.tree.structure(recorded) != jax.tree.structure(expected):
         raise ConflictError(
             "lox: a derivative rule records something else than its function "
@@ -54,13 +53,13 @@ def _describe(rows: Any) -> str:
     return ", ".join(f"{key!r} x {sum(chunk.rows for chunk in chunks)}" for key, chunks in rows.items()) or "nothing"
 
 
-def _prepare(collector: Collector, frame: Frame, jaxpr: Any) -> Any:
+def prepare_call(collector: Collector, frame: Frame, jaxpr: Any) -> Context:
     numbers = collector.stores_in(jaxpr, folds=False)
     collector.settle(frame, numbers)
-    return frame.take(numbers), frame.alive, frame.env
+    return frame.context(numbers)
 
 
-def _finish(frame: Frame, results: Any) -> list[Array]:
+def finish_call(frame: Frame, results: Any) -> list[Array]:
     outs, (state, rows) = results
     frame.state.update(state)
     frame.rows.extend(rows)
@@ -72,8 +71,8 @@ def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
     primal, num_consts = params["call_jaxpr"], params["num_consts"]
 
     @jax.custom_jvp
-    def call(context: Any, *args: Array) -> Any:
-        return _evaluate(collector, primal, context, list(args))
+    def call(context: Context, *args: Array) -> Any:
+        return evaluate_call(collector, primal, context, list(args))
 
     def jvp(primals: Any, tangents: Any) -> Any:
         context, *args = primals
@@ -90,7 +89,7 @@ def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
         return (outs, recorded), (filled, jax.tree.map(zero_tangent, recorded))
 
     call.defjvp(jvp, symbolic_zeros=True)
-    return _finish(frame, call(_prepare(collector, frame, primal), *invals))
+    return finish_call(frame, call(prepare_call(collector, frame, primal), *invals))
 
 
 def zero_tangent(primal: Array) -> Any:
@@ -106,17 +105,17 @@ def run_custom_vjp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
     forward, backward = _vjp_rules(collector, params)
 
     @jax.custom_vjp
-    def call(context: Any, *args: Array) -> Any:
-        return _evaluate(collector, primal, context, list(args))
+    def call(context: Context, *args: Array) -> Any:
+        return evaluate_call(collector, primal, context, list(args))
 
     call.defvjp(forward, backward, symbolic_zeros=True)
-    return _finish(frame, call(_prepare(collector, frame, primal), *invals))
+    return finish_call(frame, call(prepare_call(collector, frame, primal), *invals))
 
 
 def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
     primal, num_consts = params["call_jaxpr"], params["num_consts"]
 
-    def forward(context: Any, *args: Any) -> Any:
+    def forward(context: Context, *args: Any) -> Any:
         context = jax.tree.map(lambda arg: arg.value, context, is_leaf=_is_primal)
         values = [arg.value for arg in args]
         perturbed = [arg.perturbed for arg in args[num_consts:]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -303,3 +303,33 @@ def jit_of_equation(eqn: Any, run: Callable[..., Any], literals: Sequence[Any]) 
         return run
     donated = [d for d, literal in zip(params["donated_invars"], literals, strict=True) if literal is None]
     return jax.jit(run, donate_argnums=tuple(i for i, d in enumerate(donated) if d))
+
+
+def is_known_form(eqn: Any) -> bool:
+    """From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``."""
+    prim = eqn.params.get("_prim")
+    return prim is None or type(prim).__name__ == "CustomRoot"
+
+
+def varying_axes(array: Any) -> frozenset[str]:
+    """The mesh axes along which devices differ: ``vma`` up to 0.9, part of ``manual_axis_type`` from 0.10 on."""
+    aval = jax.typeof(array)
+    manual = getattr(aval, "manual_axis_type", None)
+    return manual.varying if manual is not None else getattr(aval, "vma", frozenset())
+
+
+def vary_over(array: Any, axes: Iterable[str]) -> Any:
+    """An array that JAX takes to differ between the devices along ``axes``."""
+    here = varying_axes(array)
+    missing = tuple(axis for axis in axes if axis not in here)
+    return jax.lax.pcast(array, missing, to="varying") if missing else array
+
+
+def vary_like(array: Any, like: Any) -> Any:
+    return vary_over(array, sorted(varying_axes(like)))
+
+
+def manual_axes_of(eqn: Any) -> frozenset[str]:
+    """The mesh axes a shard_map is manual over. The parameter was renamed in 0.10."""
+    params = eqn.params
+    return params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from lox import _program, _rules
-from lox._collect import Collector, Frame
+from lox._collect import Collector, Context, Frame
 from lox._mark import marking
 from lox._survey import Survey
 
@@ -49,7 +49,7 @@ def _silent_program(traced: _program.Traced, arrays: list[Array]) -> _program.Pr
 
     def interpret(operands: list[Array], arrays: Sequence[Array]) -> Any:
         del operands
-        return silencer.run(traced.jaxpr, arrays, Frame.start({}, True, (), nested=False)), ()
+        return silencer.run(traced.jaxpr, arrays, Frame(Context({}), nested=False)), ()
 
     return _program.compile_program(traced, interpret, [], arrays, lambda result, _: result)
 

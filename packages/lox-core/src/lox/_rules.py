@@ -16,8 +16,9 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from lox import _derivative_rules, _jax_compat as compat
-from lox._collect import Collector, Frame
+from lox import _derivative_rules, _shard_map_rule, _solver_rules
+from lox import _jax_compat as compat
+from lox._collect import Collector, Context, Frame
 from lox._errors import UnsupportedPrimitiveError, name_sites
 from lox._mark import log_p
 from lox._rows import Rows
@@ -80,13 +81,13 @@ def call_through(
     collector.settle(frame, numbers)
     if label not in collector.memo:
 
-        def evaluate(state: Any, alive: Array, env: Any, *args: Array) -> Any:
-            inner = Frame.start(state, alive, env)
+        def evaluate(context: Context, *args: Array) -> Any:
+            inner = Frame(context)
             outs = collector.run(jaxpr, args, inner)
             return outs, inner.state, inner.rows
 
         collector.memo[label] = (wrap(evaluate), jaxpr)
-    outs, state, rows = collector.memo[label][0](frame.take(numbers), frame.alive, frame.env, *args)
+    outs, state, rows = collector.memo[label][0](frame.context(numbers), *args)
     frame.state.update(state)
     frame.rows.extend(rows)
     return outs
@@ -102,10 +103,10 @@ def _run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         wanted = compat.specified_or_none(params["out_shardings"])
         options: dict[str, Any] = {}
         if any(sharding is not None for sharding in given):
-            options["in_shardings"] = (None, None, None, *given)
+            options["in_shardings"] = (None, *given)
         if any(sharding is not None for sharding in wanted):
             options["out_shardings"] = (list(wanted), None, None)
-        donated = tuple(i + 3 for i, is_donated in enumerate(params["donated_invars"]) if is_donated)
+        donated = tuple(i + 1 for i, is_donated in enumerate(params["donated_invars"]) if is_donated)
         return jax.jit(
             evaluate,
             donate_argnums=donated,
@@ -145,7 +146,7 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
 
     def body(carry: Any, x: Any) -> Any:
         carried, state = carry
-        inner = frame.inner(state)
+        inner = Frame(frame.context(numbers, state=state))
         outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
         arrays, tree = jax.tree.flatten(inner.rows.stack())
         layout = Layout.of(arrays, 0 if separate and len(arrays) <= _FUSED_OUTPUTS else MAX_PACKED_ELEMENTS)
@@ -153,7 +154,7 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 
     (carried, state), (ys, packed) = jax.lax.scan(
-        body, (init, frame.take(numbers)), xs, length=length, reverse=reverse, unroll=params["unroll"]
+        body, (init, frame.context(numbers).state), xs, length=length, reverse=reverse, unroll=params["unroll"]
     )
     frame.state.update(state)
     tree, layout = structure
@@ -207,12 +208,13 @@ def _run_while(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]
     numbers = collector.stores_in(cond, folds=True) | collector.stores_in(body, folds=True)
     collector.settle(frame, numbers)
     # The predicate is carried: the body can then tell which lanes of a vmap are still in the loop.
-    first = frame.inner(frame.take(numbers))
+    first = Frame(frame.context(numbers))
     (start,) = collector.body(cond, [*cond_consts, *init], first)
 
     def step(carry: Any) -> Any:
         _, carried, state, going = carry
-        inner = frame.inner(state, frame.alive & going if collector.tracks_lanes else None)
+        alive = frame.alive & going if collector.tracks_lanes else frame.alive
+        inner = Frame(frame.context(numbers, state=state, alive=alive))
         outs = collector.run(body, [*body_consts, *carried], inner)
         (going_on,) = collector.run(cond, [*cond_consts, *outs], inner)
         collector.settle(inner, numbers)
@@ -239,7 +241,8 @@ def _run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
 
     def make(i: int) -> Callable[..., Any]:
         def branch(state: Any, *args: Array) -> Any:
-            inner = frame.inner(state, frame.alive & (index == i) if collector.tracks_lanes else None)
+            alive = frame.alive & (index == i) if collector.tracks_lanes else frame.alive
+            inner = Frame(frame.context(numbers, state=state, alive=alive))
             outs = collector.body(branches[i], list(args), inner)
             rows = inner.rows.stack()
             shapes.append(rows)
@@ -248,50 +251,10 @@ def _run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
 
         return branch
 
-    outs, state, arrays = jax.lax.switch(index, [make(i) for i in range(len(branches))], frame.take(numbers), *operands)
+    outs, state, arrays = jax.lax.switch(index, [make(i) for i in range(len(branches))], frame.context(numbers).state, *operands)
     frame.state.update(state)
     frame.rows.extend(Rows({key: (chunk.replace(arrays[key], chunk.length),) for key, (chunk,) in shapes[0].items()}))
     return outs
-
-
-# --- solvers ---------------------------------------------------------------------------------------------------------
-
-
-def _run_linear_solve(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
-    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
-    split: list[list[Array]] = []
-    rest = list(invals)
-    for length in lengths:
-        split.append(rest[:length])
-        rest = rest[length:]
-    consts = dict(zip(lengths._fields, split, strict=True))
-    b_count = len(jaxprs.matvec.out_avals)
-    numbers = collector.stores_in(jaxprs.solve, folds=False)
-    collector.settle(frame, numbers)
-
-    def plain(name: str) -> Callable[[list[Array]], list[Array]]:
-        # Outside the forward pass no record can be returned; for an outer transformation the marks stay.
-        jaxpr = getattr(jaxprs, name)
-        return lambda x: _run_unrecorded(collector, frame, jaxpr, [*consts[name], *x])
-
-    def solve(_: Any, b: list[Array]) -> Any:
-        inner = frame.inner(frame.take(numbers))
-        outs = collector.run(jaxprs.solve, [*consts["solve"], *b, *rest[b_count:]], inner)
-        return outs[:b_count], (outs[b_count:], inner.state, inner.rows)
-
-    transpose = None
-    if jaxprs.transpose_solve is not None:
-        transpose = lambda _, b: plain("transpose_solve")(b)  # noqa: E731
-    x, (aux, state, rows) = jax.lax.custom_linear_solve(
-        plain("matvec"), rest[:b_count], solve, transpose, symmetric=jaxprs.vecmat is jaxprs.matvec, has_aux=True
-    )
-    frame.state.update(state)
-    frame.rows.extend(rows)
-    return [*x, *aux]
-
-
-def _run_unrecorded(collector: Collector, frame: Frame, jaxpr: Any, args: list[Array]) -> list[Array]:
-    return collector.run(jaxpr, args, frame.inner(dict(frame.state)))
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -299,10 +262,6 @@ def _run_unrecorded(collector: Collector, frame: Frame, jaxpr: Any, args: list[A
 
 def _param(name: str) -> Callable[[Any], Any]:
     return lambda eqn: eqn.params[name]
-
-
-def _solve_jaxpr(eqn: Any) -> Any:
-    return eqn.params["jaxprs"].solve
 
 
 RULES: dict[str, Rule] = {
@@ -318,13 +277,15 @@ RULES: dict[str, Rule] = {
     "scan": Folding(_scan_usages, _run_scan),
     "while": Folding(_while_usages, _run_while),
     "cond": Folding(_cond_usages, _run_cond),
-    "custom_linear_solve": Transparent(_solve_jaxpr, _run_linear_solve),
+    "custom_linear_solve": Transparent(_solver_rules.linear_solve_jaxpr, _solver_rules.run_linear_solve),
+    "call_hi_primitive": Transparent(_solver_rules.custom_root_jaxpr, _solver_rules.run_custom_root),
+    "shard_map": Folding(_shard_map_rule.usages, _shard_map_rule.run),
 }
 
 
 def find(eqn: Any) -> Rule:
     rule = RULES.get(eqn.primitive.name)
-    if rule is not None:
+    if rule is not None and compat.is_known_form(eqn):
         return rule
     sites = name_sites(_sites(eqn.params))
     raise UnsupportedPrimitiveError(
@@ -334,7 +295,7 @@ def find(eqn: Any) -> Rule:
 
 
 def _sites(params: dict[str, Any]) -> list[str]:
-    sites = []
+    sites: list[str] = []
     for jaxpr in compat.all_jaxprs_in_params(params):
         for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
             sites += [eqn.params["mark"].site] if eqn.primitive is log_p else _sites(eqn.params)

@@ -23,6 +23,7 @@ Array = Any
 Aval = jax.ShapeDtypeStruct
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Finished:
     """What a store held: one result per leaf, the steps, how many records there were."""

@@ -10,10 +10,12 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
+from lox import _jax_compat as compat
 from lox import _program, _rules
 from lox._batching import BatchStore, Stream
-from lox._collect import Collector, Frame
+from lox._collect import Collector, Context, Frame
 from lox._errors import LogTypeError
+from lox._gather import DeviceGather
 from lox._host import Delivery, Receiver, send
 from lox._logdict import logdict
 from lox._mark import Record
@@ -124,7 +126,7 @@ def _tap_program(
 
     def interpret(operands: list[Array], arrays: Sequence[Array]) -> Any:
         env = operand_tree.unflatten(operands)
-        frame = Frame.start(tapper.init(), True, env, nested=False)
+        frame = Frame(Context(tapper.init(), env=env), nested=False)
         outs = tapper.run(traced.jaxpr, arrays, frame)
         tapper.flush(frame)
         return outs, ()
@@ -144,6 +146,7 @@ class Tapper(Collector):
         # Shapes and step axes are checked as for spool, so that both accept the same programs.
         self.plans = {key: plan_key(key, usage, None) for key, usage in usages.items()}
         self.counters = _number(_same_profile(usages)) if options.interval else {}
+        self.gathers: dict[Any, DeviceGather] = {}
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
         if options.batch:
             for use_label, store in _buffers(survey, usages, options).items():
@@ -152,7 +155,10 @@ class Tapper(Collector):
     # --- state ---------------------------------------------------------------------------------------------------
 
     def init(self) -> dict[int, Any]:
-        state: dict[int, Any] = {number: jnp.zeros((), jnp.int32) for number in self.counters.values()}
+        # A counter inside shard_map is one per device.
+        state: dict[int, Any] = {
+            number: jnp.zeros(self.plans[key].usage.uses[0].mesh, jnp.int32) for key, number in self.counters.items()
+        }
         state.update({number: store.init() for number, store in self.buffers.values()})
         return state
 
@@ -193,7 +199,7 @@ class Tapper(Collector):
             seen = frame.state[number]
             due = seen == 0
             following = jnp.where(seen + 1 == self.options.interval, 0, seen + 1)
-            frame.state[number] = select(where, following, seen)
+            frame.state[number] = compat.vary_like(select(where, following, seen), seen)
             decided.append((tuple(together), due if where is None else due & where))
         return decided
 
@@ -203,7 +209,29 @@ class Tapper(Collector):
 
     def deliver(self, frame: Frame, logs: logdict, alive: Array, masked: bool) -> None:
         receiver = Receiver(self.handle, frame.env)
+        if frame.mesh:
+            receiver, logs = self._from_devices(frame, logs, masked)
         send(receiver, logs, alive=alive, masked=masked, ordered=self.options.ordered)
+
+    def _from_devices(self, frame: Frame, logs: logdict, masked: bool) -> tuple[Receiver, logdict]:
+        """Every device makes the call: put their values together, or mark them as one device's."""
+        sizes = tuple(size for _, size in frame.mesh)
+        prefix = self.options.prefix
+        together = not masked and all(self._is_static(key.removeprefix(prefix)) for key in logs)
+        if not together:
+            alone = jax.tree.map(lambda leaf: jnp.reshape(leaf, (1,) * len(sizes) + jnp.shape(leaf)), logs)
+            return Receiver(self.handle, frame.env), alone
+        label = (jax.tree.structure(logs), sizes)
+        gather = self.gathers.setdefault(label, DeviceGather(self.handle, sizes))
+        place = jnp.int32(0)
+        for axis, size in frame.mesh:
+            place = place * size + jax.lax.axis_index(axis)
+        return Receiver(gather, (place, frame.env)), logs
+
+    def _is_static(self, key: str) -> bool:
+        """Whether every device makes the same number of records of a key."""
+        usage = self.plans[key].usage if key in self.plans else None
+        return usage is not None and usage.count is not None and not usage.masked
 
 
 def _same_profile(usages: Usages) -> dict[str, Any]:
