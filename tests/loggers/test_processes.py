@@ -189,7 +189,7 @@ def test_a_forked_child_neither_writes_nor_hangs(tmp_path):
                 for logger in loggers if way == "close" else ():
                     logger.flush()
                     logger.close()
-                del loggers, logger
+                loggers = logger = None
                 gc.collect()
                 sys.exit(0)                            # with all exit handlers
             children.append(os.waitpid(child, 0)[1])

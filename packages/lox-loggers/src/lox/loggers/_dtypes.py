@@ -23,7 +23,7 @@ def name_of(dtype: np.dtype) -> str:
         return _KEY + dtype.metadata[KEY_IMPL]
     if dtype.kind in "US":
         return dtype.str
-    if dtype.kind in "biufc" or _is_extension(dtype):
+    if _is_extension(dtype) or (dtype.kind in "biufc" and dtype.isbuiltin):
         return dtype.name
     raise RecordError(f"values of dtype {dtype} cannot be stored: only numbers, PRNG keys and text can")
 
@@ -83,4 +83,4 @@ def promoted(old: str, new: str) -> str | None:
 
 
 def _is_extension(dtype: np.dtype) -> bool:
-    return dtype.kind not in "biufcOSUMm" and dtype.type is not np.void and hasattr(ml_dtypes, dtype.name)
+    return dtype.isbuiltin == 2 and hasattr(ml_dtypes, dtype.name)  # 2: registered with numpy by a library

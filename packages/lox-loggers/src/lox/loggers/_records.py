@@ -54,6 +54,17 @@ def as_table(logs: lox.logdict) -> lox.logdict:
     return lox.logdict._make(data, steps, logs.counts, frozenset(data), {})
 
 
+def nbytes(logs: lox.logdict) -> int:
+    """How much memory the values of a logdict of numpy take."""
+    total = 0
+    for value in logs.values():
+        if type(value) is np.ndarray:
+            total += value.nbytes
+        else:
+            total += sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(value))
+    return total
+
+
 def _map_steps(logs: lox.logdict, change: Callable[[str, Any], np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
     """Changes each array of steps once, so that keys of one record go on sharing theirs."""
     changed: dict[tuple[int, bool], np.ndarray] = {}

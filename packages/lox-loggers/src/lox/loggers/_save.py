@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import shutil
@@ -17,6 +18,7 @@ from lox.loggers._errors import RecordError, RunExistsError, RunFormatError
 from lox.loggers._logger import Logger
 from lox.loggers._manifest import FILE, ColumnInfo, KeyInfo, Manifest
 from lox.loggers._npy import NpyFile, load_rows
+from lox.loggers._records import nbytes
 from lox.loggers._resume import Steps
 from lox.loggers._run import Run
 
@@ -79,7 +81,7 @@ class SaveWriter:
 
     def write(self, logs: lox.logdict) -> None:
         self._gathered.append(logs)
-        self._bytes += sum(value.nbytes if type(value) is np.ndarray else _GATHER_BYTES for value in logs.values())
+        self._bytes += nbytes(logs)
         if self._bytes >= _GATHER_BYTES or len(self._gathered) >= _GATHER_WRITES:
             self.flush()
 
@@ -299,11 +301,15 @@ def _join_leaves(blocks: Sequence[Block]) -> Block:
 
 
 def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
+    first = arrays[0].dtype
     if len(arrays) == 1:
         return arrays[0]
-    if arrays[0].dtype.metadata:  # np.concatenate forgets what PRNG keys are marked with
-        return np.concatenate(arrays).view(arrays[0].dtype)
-    return np.concatenate(arrays)
+    if first.kind in "US" or first.metadata or any(array.dtype != first for array in arrays):
+        names = {_dtypes.name_of(array.dtype) for array in arrays}
+        if functools.reduce(lambda a, b: a and _dtypes.promoted(a, b), names) is None:
+            raise RecordError("tables of different dtypes")
+    joined = np.concatenate(arrays)
+    return joined.view(first) if first.metadata else joined  # which np.concatenate forgets
 
 
 def _describe(names: Iterable[Any]) -> str:

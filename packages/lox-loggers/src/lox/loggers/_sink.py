@@ -21,7 +21,7 @@ import numpy as np
 import lox
 from lox._host import Delivery
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RunExistsError
-from lox.loggers._records import as_table
+from lox.loggers._records import as_table, nbytes
 from lox.loggers._resume import WrittenSteps
 from lox.loggers._run import Run, Writer
 from lox.loggers._worker import Worker
@@ -142,8 +142,7 @@ class Sink:
         """Queues what one host call brought: one run id, and its logs, for each lane."""
         if self.foreign:
             return
-        nbytes = sum(map(_nbytes, delivery.logs.values()))
-        self._worker.submit(lambda: self._write_lanes(delivery), nbytes)
+        self._worker.submit(lambda: self._write_lanes(delivery), nbytes(delivery.logs))
 
     def retire(self, name: str) -> None:
         """Closes the run of that name, if it is open here. On the worker thread."""
@@ -246,12 +245,6 @@ class Sink:
 
 def _records(logs: lox.logdict) -> int:
     return sum(1 for _ in logs.rows())
-
-
-def _nbytes(value: object) -> int:
-    if type(value) is np.ndarray:
-        return value.nbytes
-    return sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(value))
 
 
 _open_sinks: set[Sink] = set()
