@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DISTRIBUTIONS = ("lox-core", "lox-loggers", "lox-tensorboard", "lox-wandb")
+UV = (sys.executable, "-m", "uv")
 
 
 def run(*command: str | Path, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -44,7 +45,7 @@ class Venv:
 
     @classmethod
     def create(cls, folder: Path) -> "Venv":
-        run("uv", "venv", "--quiet", "--python", sys.executable, folder)
+        run(*UV, "venv", "--quiet", "--python", sys.executable, folder)
         return cls(folder)
 
     @property
@@ -55,10 +56,10 @@ class Venv:
         """Installs with the versions that the tests run with: they are in uv's cache, and known to work."""
         constraints = self.folder / "constraints.txt"
         constraints.write_text("\n".join(_versions_here()))
-        run("uv", "pip", "install", "--quiet", "--python", self.folder, "--constraint", constraints, *what)
+        run(*UV, "pip", "install", "--quiet", "--python", self.folder, "--constraint", constraints, *what)
 
     def uninstall(self, distribution: str) -> None:
-        run("uv", "pip", "uninstall", "--quiet", "--python", self.folder, distribution)
+        run(*UV, "pip", "uninstall", "--quiet", "--python", self.folder, distribution)
 
     def python(self, code: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return run(self.bin / "python", "-c", code, cwd=self.folder, check=check)
