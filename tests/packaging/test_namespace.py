@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import subprocess
 import sys
 
 import pytest
@@ -74,3 +75,10 @@ def test_an_attribute_that_does_not_exist_is_plainly_missing():
     lox = importlib.import_module("lox")
     with pytest.raises(AttributeError, match="^module 'lox' has no attribute 'spol'$"):
         lox.spol  # noqa: B018
+
+
+def test_import_lox_with_a_jax_that_is_too_old_fails_with_the_supported_versions():
+    code = "import jax; jax.__version__ = '0.8.3'; import lox"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.returncode
+    assert result.stderr.splitlines()[-1].startswith("ImportError: lox does not work with JAX 0.8.3: supported are JAX")
