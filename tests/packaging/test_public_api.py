@@ -54,7 +54,7 @@ def source_folder(module):
 
 
 def reexported(tree):
-    """Names bound by `import x as x`, wherever in the file: also for type checkers only, since those are promised too."""
+    """Names bound by `import x as x`, also where only type checkers see it: those are promised too."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     return {alias.name for node in imports for alias in node.names if alias.asname == alias.name}
 
