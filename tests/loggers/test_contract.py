@@ -44,7 +44,9 @@ class TestCsv(LoggerContract):
 
     def read(self, folder, name):
         with open(folder / f"{name}.csv", newline="") as file:
-            rows = [{k: float(v) for k, v in row.items() if k in ("step", "loss") and v} for row in csv.DictReader(file)]
+            rows = [
+                {k: float(v) for k, v in row.items() if k in ("step", "loss") and v} for row in csv.DictReader(file)
+            ]
         return column(rows)
 
 

@@ -1,5 +1,6 @@
 """SaveLogger: the files, what becomes of odd keys and dtypes, and reading them back."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -40,7 +41,9 @@ def save(path, *tables, name="run"):
 
 def test_there_is_a_file_for_each_key_and_step_axis(tmp_path):
     steps = {"step": [0, 1], "episode": [5, 5]}
-    folder = save(tmp_path, table({"loss": np.float32([1, 2]), "w": {"a": np.ones((2, 3)), "b": (np.int8([1, 2]),)}}, steps))
+    folder = save(
+        tmp_path, table({"loss": np.float32([1, 2]), "w": {"a": np.ones((2, 3)), "b": (np.int8([1, 2]),)}}, steps)
+    )
     assert sorted(os.listdir(folder)) == [
         "loss.npy",
         "loss@episode.npy",
@@ -104,10 +107,8 @@ def open_files():
         pytest.skip("needs /proc")
     found = []
     for name in os.listdir(folder):
-        try:
+        with contextlib.suppress(FileNotFoundError):
             found.append(os.readlink(f"{folder}/{name}"))
-        except FileNotFoundError:
-            pass
     return found
 
 
@@ -144,8 +145,11 @@ def test_a_half_written_append_is_not_seen_and_is_written_over(tmp_path):
 
 # --- keys
 
-ODD_KEYS = ["a/b", "a\\b", "..", "../x", "/etc/passwd", "Loss", "loss", "LOSS", "a@step", "a~b", "con", "nul.x", "é", "e\u0301"]
-ODD_KEYS += ["a%2Fb", "%", "", " ", "a\nb", ".hidden", "x" * 300, "x" * 299 + "y", "\ud800", "日本語", "a.npy", "lox.json", "a:b*?"]
+ODD_KEYS = [
+    *("a/b", "a\\b", "..", "../x", "/etc/passwd", "a%2Fb", "%", "", " ", "a\nb", ".hidden", "a:b*?", "a@step", "a~b"),
+    *("Loss", "loss", "LOSS", "con", "nul.x", "a.npy", "lox.json", "x" * 300, "x" * 299 + "y"),
+    *("é", "e\u0301", "\ud800", "日本語"),
+]
 
 
 def test_odd_keys_stay_in_the_folder_and_come_back(tmp_path):
@@ -163,7 +167,11 @@ def test_odd_keys_stay_in_the_folder_and_come_back(tmp_path):
 
 @hypothesis.given(st.text(), st.text())
 def test_two_keys_never_share_a_file_whatever_the_file_system(one, other):
-    names = {f(key).casefold() for key in (one, other) for f in (escape, lambda k: value_file(k, ["a"]), lambda k: step_file(k, "a"))}
+    names = {
+        f(key).casefold()
+        for key in (one, other)
+        for f in (escape, lambda k: value_file(k, ["a"]), lambda k: step_file(k, "a"))
+    }
     assert len(names) == (3 if one == other else 6)
     assert not any(name.startswith(".") or set(name) & set('/\\:*?"<>|\0 ') for name in names)
 

@@ -58,7 +58,7 @@ class Board:
     def __init__(self) -> None:
         self.runs: dict[str, RunBoard] = {}
 
-    def keys(self) -> list[str]:
+    def metrics(self) -> list[str]:
         return list(dict.fromkeys(key for run in self.runs.values() for key in run.latest))
 
     def axes(self) -> list[str]:

@@ -100,18 +100,21 @@ def draw(label: str, step_name: str, curves: Sequence[Curve], width: int, height
     def row_of(value: float) -> int:
         return height - 1 - round((value - low) / ((high - low) or 1) * (height - 1))
 
+    at = np.linspace(first, last, width)
     for number, curve in enumerate(curves):
-        at = np.linspace(first, last, width)
         order = np.argsort(curve.steps, kind="stable")
-        resampled = [
-            None if part is None else np.interp(at, curve.steps[order], part[order], np.nan, np.nan)
-            for part in (curve.mean, curve.low, curve.high)
-        ]
-        for column in range(width):
-            mean, bottom, top = (None if part is None else part[column] for part in resampled)
-            if bottom is not None and np.isfinite(bottom) and np.isfinite(top):
-                for row in range(row_of(top), row_of(bottom) + 1):
-                    grid[row][column] = "░"
+
+        def resampled(
+            part: np.ndarray, steps: np.ndarray = curve.steps[order], order: np.ndarray = order
+        ) -> np.ndarray:
+            return np.interp(at, steps, part[order], np.nan, np.nan)
+
+        if curve.low is not None and curve.high is not None:
+            for column, (bottom, top) in enumerate(zip(resampled(curve.low), resampled(curve.high), strict=True)):
+                if np.isfinite(bottom) and np.isfinite(top):
+                    for row in range(row_of(top), row_of(bottom) + 1):
+                        grid[row][column] = "░"
+        for column, mean in enumerate(resampled(curve.mean)):
             if np.isfinite(mean):
                 grid[row_of(mean)][column] = "•+x*o#"[number % 6]
     lines = [f"{label} ({', '.join(c.name for c in curves)})"]

@@ -41,7 +41,7 @@ def show(path: str | os.PathLike[str], keys: Sequence[str]) -> None:
         if number:
             sys.stdout.write("\n")
         sys.stdout.write(f"{name}\n")
-        rows = [("key", "records", "steps", "", "last", "mean", "min", "max")]
+        rows: list[tuple[str, ...]] = [("key", "records", "steps", "", "last", "mean", "min", "max")]
         for key in logs:
             rows += [_describe(label, key, column, logs) for label, column in numeric_columns(logs, key)]
         print_table(rows, indent="  ")

@@ -140,16 +140,18 @@ def _summary_line(board: Board) -> str:
     for axis in board.axes():
         low, high = board.step_range(axis)
         parts.append(f"{axis}={short(low)}" if low == high else f"{axis}={short(low)}..{short(high)}")
-    for key in board.keys():
+    for key in board.metrics():
         values = board.latest(key)
-        parts.append(f"{key}={short(float(values.mean()))} [{short(float(values.min()))}, {short(float(values.max()))}]")
+        parts.append(
+            f"{key}={short(float(values.mean()))} [{short(float(values.min()))}, {short(float(values.max()))}]"
+        )
     return "  ".join([*parts, f"({board.records()} records, {short(board.rate())}/s)"])
 
 
 def _table(board: Board) -> Any:
     if len(board.runs) == 1:
         return _table_of_keys(board)
-    if len(board.runs) <= _MAX_ROWS and len(board.keys()) <= _MAX_KEY_COLUMNS:
+    if len(board.runs) <= _MAX_ROWS and len(board.metrics()) <= _MAX_KEY_COLUMNS:
         return _table_of_runs(board)
     return _table_over_runs(board)
 
@@ -180,18 +182,20 @@ def _table_of_keys(board: Board) -> Any:
 
 
 def _table_of_runs(board: Board) -> Any:
-    keys, axes = board.keys(), board.axes()
+    keys, axes = board.metrics(), board.axes()
     table = _new_table(f"{len(board.runs)} runs", board, ["run", *axes, *keys, "/s"])
     for run in board.runs.values():
         steps = [short(run.steps[axis]) if axis in run.steps else "" for axis in axes]
-        values = [f"{short(run.latest[key])} {sparkline(run.history[key], 8)}" if key in run.latest else "" for key in keys]
+        values = [
+            f"{short(run.latest[key])} {sparkline(run.history[key], 8)}" if key in run.latest else "" for key in keys
+        ]
         table.add_row(board.short_name(run), *steps, *values, short(run.rate()))
     return table
 
 
 def _table_over_runs(board: Board) -> Any:
     table = _new_table(f"{len(board.runs)} runs", board, ["key", "mean", "min", "max", ""])
-    for key in board.keys():
+    for key in board.metrics():
         values = board.latest(key)
         numbers = (short(float(number)) for number in (values.mean(), values.min(), values.max()))
         table.add_row(key, *numbers, sparkline(board.history(key)))

@@ -6,6 +6,7 @@ words; the name of what they are goes into the manifest.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import ml_dtypes
@@ -64,22 +65,21 @@ def restore(stored: np.ndarray, name: str) -> Any:
         return decode(stored, name)
     import jax
 
-    return jax.random.wrap_key_data(np.asarray(stored), impl=name.removeprefix(_KEY))
+    return jax.random.wrap_key_data(jax.numpy.asarray(stored), impl=name.removeprefix(_KEY))
 
 
-def promoted(old: str, new: str) -> str | None:
-    """The name of a dtype that holds the values of both; None if there is none."""
-    if old == new:
-        return old
-    if _KEY in (old[:4], new[:4]):
-        return None
-    first, second = dtype_of(old), dtype_of(new)
-    if (first.kind in "US") != (second.kind in "US"):
-        return None  # numpy would turn numbers into text
+def common(names: Collection[str]) -> str:
+    """The name of a dtype that holds the values of all; a RecordError if there is none."""
+    if len(names) == 1:
+        return next(iter(names))
+    dtypes = [dtype_of(name) for name in names]
+    is_text = {dtype.kind in "US" for dtype in dtypes}  # which numpy would turn numbers into
     try:
-        return name_of(np.result_type(first, second))
+        if len(is_text) > 1 or any(name.startswith(_KEY) for name in names):
+            raise TypeError
+        return name_of(np.result_type(*dtypes))
     except TypeError:
-        return None
+        raise RecordError(f"no dtype holds both {' and '.join(sorted(names))}") from None
 
 
 def _is_extension(dtype: np.dtype) -> bool:

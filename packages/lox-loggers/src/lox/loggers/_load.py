@@ -15,7 +15,7 @@ from lox.loggers import _dtypes, _tree
 from lox.loggers._errors import RunFormatError
 from lox.loggers._manifest import FILE, Manifest
 from lox.loggers._npy import load_rows
-from lox.loggers._save import whole_rows
+from lox.loggers._stored import whole_rows
 
 
 @overload
@@ -52,7 +52,8 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def _load_run(folder: Path) -> lox.logdict:
-    data, steps = {}, {}
+    data: dict[str, Any] = {}
+    steps: dict[str, dict[str, Any]] = {}
     for key, info in Manifest.read(folder).logs.items():
         rows = whole_rows(folder, info)
         if rows == 0:
@@ -73,7 +74,9 @@ def stack_runs(runs: Mapping[str, lox.logdict]) -> lox.logdict:
     for name, logs in others:
         if logs.keys() != first.keys():
             differing = ", ".join(sorted(logs.keys() ^ first.keys()))
-            raise RunFormatError(f"runs {first_name!r} and {name!r} cannot be stacked: only one of them has {differing}")
+            raise RunFormatError(
+                f"runs {first_name!r} and {name!r} cannot be stacked: only one of them has {differing}"
+            )
         for key in first:
             if logs.counts[key] != first.counts[key]:
                 raise RunFormatError(

@@ -33,7 +33,7 @@ from lox.loggers._errors import (
 )
 from lox.loggers._records import check_record, one_record, one_row, to_host
 from lox.loggers._resume import Steps, WrittenSteps
-from lox.loggers._run import LoggerState, Run, Writer, numbered, run_name
+from lox.loggers._run import LoggerState, Run, Writer, key_words, numbered, run_name
 from lox.loggers._sink import Sink
 
 P = ParamSpec("P")
@@ -75,7 +75,9 @@ class Logger(abc.ABC):
         self._check("on_error", on_error, ("raise", "warn"))
         self._check("processes", processes, ("first", "all"))
         if not isinstance(queue_size, int) or queue_size < 1:
-            raise LoggerOptionError(f"{type(self).__name__}: queue_size={queue_size!r}; it must be an int of at least 1")
+            raise LoggerOptionError(
+                f"{type(self).__name__}: queue_size={queue_size!r}; it must be an int of at least 1"
+            )
         self.if_exists = if_exists
         self.on_error = on_error
         self.processes = processes
@@ -101,6 +103,8 @@ class Logger(abc.ABC):
 
     def remove(self, name: str) -> None:
         """Deletes the run of that name, for `if_exists="replace"`."""
+        if type(self).exists is not Logger.exists:
+            raise LoggerOptionError(f"{type(self).__name__} cannot replace a run: it does not say how to remove one")
 
     def written(self, name: str) -> Steps:
         """Of the run of that name, for `if_exists="resume"`: for each key, the steps already there along each
@@ -112,7 +116,7 @@ class Logger(abc.ABC):
     def init(self, key: jax.Array) -> LoggerState:
         """Opens a run named after `key`; `jax.vmap(logger.init)(keys)` opens one for each."""
         self._ready()
-        words, impl = _key_words(key)
+        words, impl = key_words(key)
         # The process is asked for here, not in the host call, which must not call JAX.
         host = functools.partial(self._open_lanes, impl, jax.process_index())
         opened = _host.call(host, words, jax.ShapeDtypeStruct((), np.int32))
@@ -225,7 +229,7 @@ class Logger(abc.ABC):
 
     def _receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
         """Nothing is being traced: straight to the host, where 64-bit values and text stay what they are."""
-        self._receive(_host.Delivery((), np.True_, np.asarray(state.run), logs))
+        self._receive(_host.Delivery((), np.asarray(True), np.asarray(state.run), logs))
 
     def _open_run(self, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
         """Finds the name and opens the run. Runs on the worker thread, like all that touches a backend."""
@@ -282,9 +286,7 @@ class Logger(abc.ABC):
 
     def _check_state(self, state: LoggerState) -> None:
         if not isinstance(state, LoggerState):
-            raise LoggerStateError(
-                f"expected the state that logger.init(key) returned; got {type(state).__name__}"
-            )
+            raise LoggerStateError(f"expected the state that logger.init(key) returned; got {type(state).__name__}")
         if state.run.ndim != 0:
             raise LoggerStateError(
                 f"this state holds runs of shape {state.run.shape}; use it inside jax.vmap, where each lane has its own"
@@ -294,18 +296,3 @@ class Logger(abc.ABC):
         if value not in allowed:
             choices = ", ".join(map(repr, allowed))
             raise LoggerOptionError(f"{type(self).__name__}: {option}={value!r}; it must be one of {choices}")
-
-
-def _key_words(key: Any) -> tuple[jax.Array, str | None]:
-    """The 32-bit words of a PRNG key, and the kind of key where it is not the usual one."""
-    dtype = getattr(key, "dtype", None)
-    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-        if key.ndim != 0:
-            raise LoggerStateError(f"init takes one key; for keys of shape {key.shape} use jax.vmap(logger.init)(keys)")
-        impl = str(jax.random.key_impl(key))
-        return jax.random.key_data(key), None if impl == "threefry2x32" else impl
-    if dtype == np.uint32 and key.ndim == 1:
-        return key, None
-    if dtype == np.uint32 and key.ndim > 1:
-        raise LoggerStateError(f"init takes one key; for raw keys of shape {key.shape} use jax.vmap(logger.init)(keys)")
-    raise LoggerStateError(f"init takes a PRNG key, such as jax.random.key(0); got {key!r}")

@@ -62,9 +62,7 @@ class Manifest:
                     f"{folder}: written in format {data['format']}, this version of lox-loggers reads {FORMAT}"
                 )
             logs = {key: _key_info(info) for key, info in data["logs"].items()}
-            return cls(
-                data["run"], tuple(data["key"]), data["process_index"], data["created"], data["versions"], logs
-            )
+            return cls(data["run"], tuple(data["key"]), data["process_index"], data["created"], data["versions"], logs)
         except FileNotFoundError:
             raise RunFormatError(f"{folder} is not a saved run: it has no {FILE}") from None
         except (KeyError, TypeError, json.JSONDecodeError) as error:

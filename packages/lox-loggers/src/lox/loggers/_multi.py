@@ -48,7 +48,9 @@ class MultiLogger(Logger):
         try:
             members = np.asarray([self._members[run_id] for run_id in ids.reshape(-1).tolist()])
         except KeyError as error:
-            foreign = LoggerStateError(f"run {error} is not one of this MultiLogger's: use the state that its init made")
+            foreign = LoggerStateError(
+                f"run {error} is not one of this MultiLogger's: use the state that its init made"
+            )
             self._sink.failures.keep(foreign, "delivering")
             return
         for logger, its_ids in zip(self.loggers, members.T, strict=True):

@@ -41,7 +41,7 @@ class NpyFile:
         data = np.ascontiguousarray(rows, self.dtype)
         descriptor = os.open(self.path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
         try:
-            _write_at(descriptor, memoryview(data.reshape(-1).view(np.uint8)), len(self._header) + row * self._row_bytes)
+            _write_at(descriptor, data.reshape(-1).view(np.uint8).data, len(self._header) + row * self._row_bytes)
             _write_at(descriptor, memoryview(_count(row + len(data))), self._count_at)
         finally:
             os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ def sparkline(numbers: Sequence[float] | np.ndarray, width: int = 16) -> str:
     values = np.asarray(numbers, np.float64)
     if len(values) > width:  # each character is the mean of its share, so that nothing is skipped
         edges = np.linspace(0, len(values), width + 1).astype(int)
-        values = np.asarray([_mean(values[a:b]) for a, b in zip(edges, edges[1:], strict=False)])
+        values = np.asarray([_mean(values[a:b]) for a, b in itertools.pairwise(edges)])
     finite = values[np.isfinite(values)]
     if not len(finite):
         return " " * len(values)

@@ -164,7 +164,9 @@ class _Lines:
             if done and tenth > self._shown.get(title, 0):
                 self._shown[title] = tenth
                 of = "" if total is None else f"/{total} ({100 * done // total}%)"
-                self._file.write(f"{title}  {done}{of}  {short(done / max(seconds, 1e-3))}/s  {logger.beside(runs)}".rstrip() + "\n")
+                self._file.write(
+                    f"{title}  {done}{of}  {short(done / max(seconds, 1e-3))}/s  {logger.beside(runs)}".rstrip() + "\n"
+                )
         self._file.flush()
 
     def stop(self) -> None:

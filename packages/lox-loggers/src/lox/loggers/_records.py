@@ -81,7 +81,7 @@ def _map_steps(logs: lox.logdict, change: Callable[[str, Any], np.ndarray]) -> d
 
 def _with_axis(value: Any) -> Any:
     if type(value) is np.ndarray or isinstance(value, np.generic):
-        return value[None]
+        return np.asarray(value)[None]
     return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[None], value)
 
 

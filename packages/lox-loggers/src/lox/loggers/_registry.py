@@ -11,6 +11,7 @@ import difflib
 import importlib.metadata
 import inspect
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -60,9 +61,7 @@ def available() -> dict[str, Backend]:
         backend = _describe(point)
         if backend not in found.setdefault(backend.name, []):
             found[backend.name].append(backend)
-    return {
-        name: dataclasses.replace(first, rivals=tuple(rivals)) for name, (first, *rivals) in sorted(found.items())
-    }
+    return {name: dataclasses.replace(first, rivals=tuple(rivals)) for name, (first, *rivals) in sorted(found.items())}
 
 
 def get(name: str) -> type[Logger]:
@@ -173,14 +172,23 @@ def _make(name: str, options: Mapping[str, Any]) -> Logger:
     logger = get(name)
     try:
         inspect.signature(logger).bind(**options)
+        return logger(**options)
+    except LoggerOptionError:
+        raise
     except TypeError as error:
-        raise LoggerOptionError(f"logger {name!r}: {error}. {_options_of(logger, options)}") from None
-    return logger(**options)
+        # Constructors pass what they do not know on to Logger, so that the mistake may show only there. Other
+        # mistakes that a constructor makes are its own, and raised as they are.
+        unknown = re.search(r"unexpected keyword argument '(\w+)'|missing a required argument: '(\w+)'", str(error))
+        if unknown is None or (unknown[1] and unknown[1] not in options):
+            raise
+        raise LoggerOptionError(f"logger {name!r}: {unknown[0]}. {_options_of(logger, options)}") from None
 
 
 def _options_of(logger: type[Logger], options: Mapping[str, Any]) -> str:
-    known = [name for name in inspect.signature(logger).parameters if name != "self"]
-    wrong = [option for option in options if option not in known]
-    hints = [match for option in wrong for match in difflib.get_close_matches(option, known, n=1)]
+    parameters = {**inspect.signature(logger).parameters, **inspect.signature(Logger).parameters}
+    known = [name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+    hints = [
+        match for option in options if option not in known for match in difflib.get_close_matches(option, known, n=1)
+    ]
     text = f"{logger.__name__} takes: {', '.join(known)}"
     return f"Did you mean {hints[0]!r}? {text}" if hints else text

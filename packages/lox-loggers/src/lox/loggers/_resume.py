@@ -69,5 +69,7 @@ def _take(logs: lox.logdict, kept: Mapping[str, np.ndarray]) -> lox.logdict:
         return leaf[kept[key]] if key in kept else leaf
 
     data = {key: jax.tree_util.tree_map(lambda leaf, key=key: pick(key, leaf), logs[key]) for key in keys}
-    steps = {axis: {key: pick(key, column[key]) for key in keys if key in column} for axis, column in logs.steps.items()}
+    steps = {
+        axis: {key: pick(key, column[key]) for key in keys if key in column} for axis, column in logs.steps.items()
+    }
     return lox.logdict(data, steps=steps, stacked=keys)

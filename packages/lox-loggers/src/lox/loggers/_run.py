@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
 import lox
+from lox.loggers._errors import LoggerStateError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +49,21 @@ class LoggerState:
     """The handle of a run inside JAX code: a pytree of one int32, free to be carried, vmapped, donated."""
 
     run: jax.Array
+
+
+def key_words(key: Any) -> tuple[jax.Array, str | None]:
+    """The 32-bit words of a PRNG key, and the kind of key where it is not the usual one."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        if key.ndim != 0:
+            raise LoggerStateError(f"init takes one key; for keys of shape {key.shape} use jax.vmap(logger.init)(keys)")
+        impl = str(jax.random.key_impl(key))
+        return jax.random.key_data(key), None if impl == "threefry2x32" else impl
+    if dtype == np.uint32 and key.ndim == 1:
+        return key, None
+    if dtype == np.uint32 and key.ndim > 1:
+        raise LoggerStateError(f"init takes one key; for raw keys of shape {key.shape} use jax.vmap(logger.init)(keys)")
+    raise LoggerStateError(f"init takes a PRNG key, such as jax.random.key(0); got {key!r}")
 
 
 def run_name(words: tuple[int, ...], impl: str | None, process: int | None) -> str:

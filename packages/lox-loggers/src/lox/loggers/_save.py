@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import lox
-from lox.loggers import _dtypes, _names, _tree
+from lox.loggers import _dtypes, _tree
 from lox.loggers._errors import RecordError, RunExistsError, RunFormatError
 from lox.loggers._logger import Logger
-from lox.loggers._manifest import FILE, ColumnInfo, KeyInfo, Manifest
-from lox.loggers._npy import NpyFile, load_rows
+from lox.loggers._manifest import FILE, Manifest
+from lox.loggers._npy import load_rows
 from lox.loggers._records import nbytes
 from lox.loggers._resume import Steps
 from lox.loggers._run import Run
+from lox.loggers._stored import Block, StoredKey, whole_rows
 
 # Rows are gathered before they go to disk: so many bytes, or so many writes. `flush` does not wait for it.
 _GATHER_BYTES = 512 * 1024
 _GATHER_WRITES = 4096
-
-Block = dict[Any, np.ndarray]  # the rows for each column: by path for values, by axis for steps
 
 
 class SaveLogger(Logger):
@@ -75,7 +72,7 @@ class SaveWriter:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder = folder
         self._manifest = manifest
-        self._keys = {key: _StoredKey.open(folder, key, info) for key, info in manifest.logs.items()}
+        self._keys = {key: StoredKey.open(folder, key, info) for key, info in manifest.logs.items()}
         self._gathered: list[lox.logdict] = []
         self._bytes = 0
 
@@ -94,7 +91,7 @@ class SaveWriter:
             for key in logs:
                 by_key.setdefault(key, []).append(logs)
         failures = _Failures()
-        ready: list[tuple[_StoredKey, Block]] = []
+        ready: list[tuple[StoredKey, Block]] = []
         joined: dict[Any, np.ndarray] = {}
         for key, parts in by_key.items():
             ready += self._prepare(key, gathered if alike else parts, alike, joined, failures)
@@ -109,7 +106,7 @@ class SaveWriter:
 
     def _prepare(
         self, key: str, parts: list[lox.logdict], alike: bool, joined: dict[Any, np.ndarray], failures: _Failures
-    ) -> list[tuple[_StoredKey, Block]]:
+    ) -> list[tuple[StoredKey, Block]]:
         """The rows of a key in one block, or table by table where they do not fit together."""
         try:
             block = _block(key, parts, alike, joined)
@@ -122,9 +119,9 @@ class SaveWriter:
                     ready.append((self._fit(key, block), block))
             return ready
 
-    def _fit(self, key: str, block: Block) -> _StoredKey:
+    def _fit(self, key: str, block: Block) -> StoredKey:
         if key not in self._keys:
-            self._keys[key] = _StoredKey.create(self._folder, key, block)
+            self._keys[key] = StoredKey.create(self._folder, key, block)
         self._keys[key].fit(block)
         return self._keys[key]
 
@@ -133,89 +130,6 @@ class SaveWriter:
             self._manifest.logs[key] = stored.info
             stored.changed = False
         self._manifest.write(self._folder)
-
-
-class _StoredKey:
-    """The files of one key, which have the same number of rows."""
-
-    def __init__(self, key: str, info: KeyInfo, files: dict[Any, NpyFile], rows: int) -> None:
-        self.info = info
-        self.changed = False  # the manifest does not know it yet
-        self._key = key
-        self._columns: dict[Any, ColumnInfo] = {column.path: column for column in info.values} | info.steps
-        self._files = files
-        self._rows = rows
-
-    @classmethod
-    def create(cls, folder: Path, key: str, block: Block) -> _StoredKey:
-        values, steps = [], {}
-        for name, rows in block.items():
-            dtype, shape = _dtypes.name_of(rows.dtype), rows.shape[1:]
-            if isinstance(name, str):
-                steps[name] = ColumnInfo(_names.step_file(key, name), dtype, shape)
-            else:
-                file = _names.value_file(key, [part for _, part in name])
-                values.append(ColumnInfo(file, dtype, shape, name))
-        stored = cls(key, KeyInfo(values, steps), {}, 0)
-        for name, column in stored._columns.items():
-            dtype = _dtypes.encode(block[name]).dtype
-            stored._files[name] = NpyFile.create(folder / column.file, dtype, column.shape)
-        stored.changed = True
-        return stored
-
-    @classmethod
-    def open(cls, folder: Path, key: str, info: KeyInfo) -> _StoredKey:
-        """Continues where all files are whole: one that is ahead of the others is cut back."""
-        rows = whole_rows(folder, info)
-        stored = cls(key, info, {}, rows)
-        for name, column in stored._columns.items():
-            there = load_rows(folder / column.file) if (folder / column.file).exists() else None
-            if there is None:
-                dtype = _dtypes.stored_dtype(column.dtype)
-                stored._files[name] = NpyFile.create(folder / column.file, dtype, column.shape)
-                continue
-            if there.dtype != _dtypes.stored_dtype(column.dtype):
-                column.dtype, stored.changed = _dtypes.name_of(there.dtype), True
-            stored._files[name] = NpyFile(folder / column.file, there.dtype, there.shape[1:])
-            stored._files[name].truncate(rows)
-        return stored
-
-    def fit(self, block: Block) -> None:
-        """Checks that the rows fit the files; makes the files' dtypes wider where they have to be."""
-        if block.keys() != self._columns.keys():
-            raise RecordError(
-                f"key {self._key!r} had {_describe(self._columns)} and now has {_describe(block)}: "
-                "all records of a key need the same structure and the same step axes"
-            )
-        for name, rows in block.items():
-            if rows.shape[1:] != self._columns[name].shape:
-                raise RecordError(
-                    f"key {self._key!r} had values of shape {self._columns[name].shape} and now has {rows.shape[1:]}"
-                )
-        for name, rows in block.items():
-            self._widen(name, _dtypes.name_of(rows.dtype))
-
-    def append(self, block: Block) -> None:
-        rows = len(next(iter(block.values())))
-        for name, column in self._columns.items():
-            array = block[name]
-            if _dtypes.name_of(array.dtype) != column.dtype:
-                array = array.astype(_dtypes.dtype_of(column.dtype))
-            self._files[name].write(self._rows, _dtypes.encode(array))
-        self._rows += rows
-
-    def _widen(self, name: Any, dtype: str) -> None:
-        column = self._columns[name]
-        wider = _dtypes.promoted(column.dtype, dtype)
-        if wider is None:
-            raise RecordError(f"key {self._key!r} had dtype {column.dtype} and now has {dtype}: no dtype holds both")
-        if wider == column.dtype:
-            return
-        file = self._files[name]
-        old = _dtypes.decode(file.read(self._rows), column.dtype)
-        file.rewrite(_dtypes.encode(old.astype(_dtypes.dtype_of(wider))))
-        column.dtype = wider
-        self.changed = True
 
 
 class _Failures:
@@ -244,17 +158,6 @@ class _Failures:
         if self._first is not None:
             self._first.lost_records = self._lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
             raise self._first
-
-
-def whole_rows(folder: Path, info: KeyInfo) -> int:
-    """How many rows all files of a key have: a writer that was killed may have got further with some."""
-    rows = math.inf
-    for column in info.columns():
-        try:
-            rows = min(rows, len(load_rows(folder / column.file)))
-        except FileNotFoundError:
-            return 0
-    return int(rows)
 
 
 def _block(key: str, parts: Sequence[lox.logdict], alike: bool, joined: dict[Any, np.ndarray]) -> Block:
@@ -305,15 +208,6 @@ def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
     if len(arrays) == 1:
         return arrays[0]
     if first.kind in "US" or first.metadata or any(array.dtype != first for array in arrays):
-        names = {_dtypes.name_of(array.dtype) for array in arrays}
-        if functools.reduce(lambda a, b: a and _dtypes.promoted(a, b), names) is None:
-            raise RecordError("tables of different dtypes")
+        _dtypes.common({_dtypes.name_of(array.dtype) for array in arrays})
     joined = np.concatenate(arrays)
     return joined.view(first) if first.metadata else joined  # which np.concatenate forgets
-
-
-def _describe(names: Iterable[Any]) -> str:
-    names = list(names)
-    leaves = ["".join(f"[{part!r}]" for _, part in name) or "one array" for name in names if not isinstance(name, str)]
-    axes = [name for name in names if isinstance(name, str)]
-    return f"{', '.join(leaves)} with {'steps ' + ', '.join(axes) if axes else 'no steps'}"

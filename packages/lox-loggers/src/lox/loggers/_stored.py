@@ -1,0 +1,120 @@
+"""The `.npy` files of one key of a saved run, which belong together row by row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lox.loggers import _dtypes, _names
+from lox.loggers._errors import RecordError
+from lox.loggers._manifest import ColumnInfo, KeyInfo
+from lox.loggers._npy import NpyFile, load_rows
+
+# Rows for each column of a key: values by the path to the leaf, a tuple, and steps by axis, a str.
+Block = dict[Any, np.ndarray]
+
+
+class StoredKey:
+    """The files of one key, which have the same number of rows."""
+
+    def __init__(self, key: str, info: KeyInfo, files: dict[Any, NpyFile], rows: int) -> None:
+        self.info = info
+        self.changed = False  # the manifest does not know it yet
+        self._key = key
+        self._columns: dict[Any, ColumnInfo] = {column.path: column for column in info.values} | info.steps
+        self._files = files
+        self._rows = rows
+
+    @classmethod
+    def create(cls, folder: Path, key: str, block: Block) -> StoredKey:
+        values, steps = [], {}
+        for name, rows in block.items():
+            dtype_name, shape = _dtypes.name_of(rows.dtype), rows.shape[1:]
+            if isinstance(name, str):
+                steps[name] = ColumnInfo(_names.step_file(key, name), dtype_name, shape)
+            else:
+                file = _names.value_file(key, [part for _, part in name])
+                values.append(ColumnInfo(file, dtype_name, shape, name))
+        stored = cls(key, KeyInfo(values, steps), {}, 0)
+        for name, column in stored._columns.items():
+            dtype = _dtypes.encode(block[name]).dtype
+            stored._files[name] = NpyFile.create(folder / column.file, dtype, column.shape)
+        stored.changed = True
+        return stored
+
+    @classmethod
+    def open(cls, folder: Path, key: str, info: KeyInfo) -> StoredKey:
+        """Continues where all files are whole: one that is ahead of the others is cut back."""
+        rows = whole_rows(folder, info)
+        stored = cls(key, info, {}, rows)
+        for name, column in stored._columns.items():
+            there = load_rows(folder / column.file) if (folder / column.file).exists() else None
+            if there is None:
+                dtype = _dtypes.stored_dtype(column.dtype)
+                stored._files[name] = NpyFile.create(folder / column.file, dtype, column.shape)
+                continue
+            if there.dtype != _dtypes.stored_dtype(column.dtype):
+                column.dtype, stored.changed = _dtypes.name_of(there.dtype), True
+            stored._files[name] = NpyFile(folder / column.file, there.dtype, there.shape[1:])
+            stored._files[name].truncate(rows)
+        return stored
+
+    def fit(self, block: Block) -> None:
+        """Checks that the rows fit the files; makes the files' dtypes wider where they have to be."""
+        if block.keys() != self._columns.keys():
+            raise RecordError(
+                f"key {self._key!r} had {_describe(self._columns)} and now has {_describe(block)}: "
+                "all records of a key need the same structure and the same step axes"
+            )
+        for name, rows in block.items():
+            if rows.shape[1:] != self._columns[name].shape:
+                raise RecordError(
+                    f"key {self._key!r} had values of shape {self._columns[name].shape} and now has {rows.shape[1:]}"
+                )
+        for name, rows in block.items():
+            self._widen(name, _dtypes.name_of(rows.dtype))
+
+    def append(self, block: Block) -> None:
+        rows = len(next(iter(block.values())))
+        for name, column in self._columns.items():
+            array = block[name]
+            if _dtypes.name_of(array.dtype) != column.dtype:
+                array = array.astype(_dtypes.dtype_of(column.dtype))
+            self._files[name].write(self._rows, _dtypes.encode(array))
+        self._rows += rows
+
+    def _widen(self, name: Any, dtype: str) -> None:
+        column = self._columns[name]
+        try:
+            wider = _dtypes.common({column.dtype, dtype})
+        except RecordError as error:
+            raise RecordError(f"key {self._key!r} had dtype {column.dtype} and now has {dtype}: {error}") from None
+        if wider == column.dtype:
+            return
+        file = self._files[name]
+        old = _dtypes.decode(file.read(self._rows), column.dtype)
+        file.rewrite(_dtypes.encode(old.astype(_dtypes.dtype_of(wider))))
+        column.dtype = wider
+        self.changed = True
+
+
+def whole_rows(folder: Path, info: KeyInfo) -> int:
+    """How many rows all files of a key have: a writer that was killed may have got further with some."""
+    rows = math.inf
+    for column in info.columns():
+        try:
+            rows = min(rows, len(load_rows(folder / column.file)))
+        except FileNotFoundError:
+            return 0
+    return int(rows)
+
+
+def _describe(names: Iterable[Any]) -> str:
+    names = list(names)
+    leaves = ["".join(f"[{part!r}]" for _, part in name) or "one array" for name in names if not isinstance(name, str)]
+    axes = [name for name in names if isinstance(name, str)]
+    return f"{', '.join(leaves)} with {'steps ' + ', '.join(axes) if axes else 'no steps'}"
