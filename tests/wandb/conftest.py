@@ -17,6 +17,7 @@ def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         if name.startswith("WANDB_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.chdir(tmp_path)  # where wandb writes if it is not told where
 
 
 @pytest.fixture

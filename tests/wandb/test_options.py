@@ -21,7 +21,7 @@ from lox.wandb import WandbError, WandbLogger, WandbLoginError, WandbOptionError
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"projet": "p"}, "neither it nor wandb.init takes 'projet'. Did you mean 'project'?"),
+        ({"projct": "p"}, "neither it nor wandb.init takes 'projct'. Did you mean 'project'?"),
         ({"if_exist": "new"}, "takes 'if_exist'. Did you mean 'if_exists'?"),
         ({"step": 3}, "takes 'step'"),
         ({"id": "x"}, "id='x' cannot be given: lox gives each run an id of its own"),

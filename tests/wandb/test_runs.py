@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from lox.wandb import WandbFinishedError, WandbOptionError
 from tests.wandb.offline import all_rows, config, file_of, records, rows, summary, wait_until_whole
 
 KEY = jax.random.key(7)
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_runs_are_named_after_their_keys_and_share_a_group(make):
@@ -181,11 +183,13 @@ def test_resume_continues_the_run_without_doubled_rows(make, tmp_path):
         logger = make(if_exists="resume", **options)
         keys = jax.random.split(KEY, 2)
         state = jax.vmap(logger.init)(keys)
+
+        def log(state, x, step):
+            logger.log(state, {"loss": x, "n": {"a": x}}, step=step, epoch=step // 5)
+            logger.log(state, {"return": 1}, episode=step)
+
         for step in range(begin, end):
-            jax.vmap(lambda state, x, step=step: logger.log(state, {"loss": x, "n": {"a": x}}, step=step, epoch=step // 5))(
-                state, jnp.arange(2) + step * 10
-            )
-            jax.vmap(lambda state, step=step: logger.log(state, {"return": 1}, episode=step))(state)
+            jax.vmap(log, (0, 0, None))(state, jnp.arange(2) + step * 10, step)
         runs = [(run.id, run.group) for run in logger.runs]
         logger.close()
         return runs
@@ -288,12 +292,12 @@ def test_another_process_sees_the_rows_after_flush(make):
     for step in range(300):
         logger.log(state, {"a": step}, step=step)
     logger.flush()
-    code = "import sys; from tests.wandb.offline import rows; from pathlib import Path; print(len(rows(Path(sys.argv[1]))))"
+    code = "import sys, pathlib; from tests.wandb.offline import rows; print(len(rows(pathlib.Path(sys.argv[1]))))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(file_of(logger.runs[0]))],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     assert done.stdout.strip() == "300"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import wandb
 
-from lox.wandb._errors import WandbError
+from lox.wandb._errors import BACKEND, WandbError
 from lox.wandb._runfile import RunReader
 
 # How long the file of a run may stay as it is while rows are known to be on their way to it.
@@ -29,7 +29,7 @@ class OnDisk:
         self._reader = None if run.disabled else RunReader(run.settings.sync_file)
 
     def wait(self) -> None:
-        """Returns when all rows are there. Where wandb writes only full blocks, they may never be, so it does not wait."""
+        """Returns when all rows are there; at once where wandb writes full blocks only, for then they may never be."""
         if self._reader is not None and self._interval:
             self._wait(lambda: self._found >= self.expected, self._interval / 4)
 
@@ -50,8 +50,8 @@ class OnDisk:
                 return
             elif time.monotonic() > deadline:
                 raise WandbError(
-                    f"WandbLogger: of the {self.expected} rows of the run {self._run.name!r}, {self._found} have reached its "
-                    f"file {self._reader.path}. Is the disk full, or wandb's process gone?"
+                    f"{BACKEND}: of the {self.expected} rows of the run {self._run.name!r}, {self._found} have "
+                    f"reached its file {self._reader.path}. Is the disk full, or wandb's process gone?"
                 )
             else:
                 time.sleep(min(pause, 0.25))

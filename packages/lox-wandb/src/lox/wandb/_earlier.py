@@ -28,9 +28,7 @@ class Earlier:
             return set()
         if (name, axes) not in self._asked:
             needed = {name, *axes}
-            self._asked[name, axes] = {
-                tuple(row[axis] for axis in axes) for row in self._rows if needed <= row.keys()
-            }
+            self._asked[name, axes] = {tuple(row[axis] for axis in axes) for row in self._rows if needed <= row.keys()}
         return self._asked[name, axes]
 
 
@@ -46,6 +44,6 @@ def earlier_rows(run: wandb.Run, files: list[Path]) -> Earlier:
             rows += wandb.Api().run(run.path).scan_history()
         except (wandb.Error, ValueError, OSError) as error:
             if not rows:
-                message = f"WandbLogger: the rows that {run.path} holds could not be read, so some may come twice: {error}"
+                message = f"WandbLogger: the rows of {run.path} could not be read, so some may come twice: {error}"
                 warnings.warn(message, LoggerWarning, stacklevel=2)
     return Earlier(rows)

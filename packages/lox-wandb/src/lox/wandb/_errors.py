@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lox import LoxError
 
+BACKEND = "WandbLogger"  # what messages call it
+
 
 class WandbError(LoxError):
     """wandb could not do what was asked of it."""

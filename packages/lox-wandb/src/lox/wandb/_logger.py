@@ -23,7 +23,7 @@ from lox.loggers import Logger, LoggerState, Run, RunExistsError
 from lox.loggers._sink import _close_at_exit
 from lox.loggers.kinds import Kinds
 from lox.wandb._earlier import earlier_rows
-from lox.wandb._errors import WandbError, WandbOptionError
+from lox.wandb._errors import BACKEND, WandbError, WandbOptionError
 from lox.wandb._options import (
     check_arguments,
     check_folder,
@@ -36,7 +36,7 @@ from lox.wandb._options import (
 from lox.wandb._rows import check_names
 from lox.wandb._runfile import find_run_files, read_info
 from lox.wandb._summary import How, Summary
-from lox.wandb._values import BACKEND, SUPPORTED_KINDS, ValueEncoder, plain
+from lox.wandb._values import SUPPORTED_KINDS, ValueEncoder, plain
 from lox.wandb._writer import RunWriter
 
 _OWN = {"kinds", "summary", "sample_rate", "fps", "path", "if_exists", "on_error", "processes", "queue_size"}
@@ -127,8 +127,9 @@ class WandbLogger(Logger):
         if not config:
             return state
         leaves, tree = jax.tree_util.tree_flatten(dict(config))
-        arrays = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray | np.generic)}
-        constants = {place: leaf for place, leaf in enumerate(leaves) if place not in arrays}
+        is_array = [isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves]
+        arrays = {place: leaf for place, leaf in enumerate(leaves) if is_array[place]}
+        constants = {place: leaf for place, leaf in enumerate(leaves) if not is_array[place]}
         configure = functools.partial(self._configure_lanes, tree, constants)
         opened = _host.call(configure, (state.run, arrays), jax.ShapeDtypeStruct((), np.int32))
         self._raise_pending()
@@ -162,7 +163,9 @@ class WandbLogger(Logger):
     def _writers(self) -> list[RunWriter]:
         return [cast(RunWriter, entry.writer) for entry in self._sink._open()]
 
-    def _configure_lanes(self, tree: Any, constants: Mapping[int, Any], lanes: tuple[int, ...], operands: Any) -> np.ndarray:
+    def _configure_lanes(
+        self, tree: Any, constants: Mapping[int, Any], lanes: tuple[int, ...], operands: Any
+    ) -> np.ndarray:
         runs, arrays = operands
         for lane in np.ndindex(lanes):
             leaves = {**constants, **{place: np.asarray(array[lane]) for place, array in arrays.items()}}
@@ -174,7 +177,7 @@ class WandbLogger(Logger):
         return np.asarray(runs)
 
     def _run_id(self, name: str) -> str:
-        """The same for the same key, in the same group: a group of its own is how an experiment is told from the last."""
+        """The same for the same key, and another in another group: groups tell one experiment from the next."""
         if self._group is None:
             return name
         safe = re.sub(r"[^A-Za-z0-9._-]", "_", self._group)[:40]
@@ -225,14 +228,14 @@ class WandbLogger(Logger):
             )
         if "is in use" in message:
             return RunExistsError(
-                f"{BACKEND}: another logger of this process has the run {run.name!r} open; close that one first, or give this "
-                "one a group"
+                f"{BACKEND}: another logger of this process has the run {run.name!r} open; close that one first, or "
+                "give this one a group"
             )
         if not isinstance(error, wandb.errors.CommError):
             return WandbError(f"{BACKEND}: wandb cannot open the run {run.name!r}: {type(error).__name__}: {message}")
         self._unreachable = WandbError(
-            f'{BACKEND}: wandb cannot reach its server: {message}. Go offline with mode="offline" or WANDB_MODE=offline '
-            "(`wandb sync` uploads such runs later)."
+            f'{BACKEND}: wandb cannot reach its server: {message}. Go offline with mode="offline" or '
+            "WANDB_MODE=offline (`wandb sync` uploads such runs later)."
         )
         return self._unreachable
 
@@ -241,7 +244,8 @@ def _with_folder(options: dict[str, Any], path: str | os.PathLike[str] | None) -
     if path is None:
         return options
     if options.get("dir") is not None:
-        raise WandbOptionError(f"{BACKEND}: path={path!r} and dir={options['dir']!r} are two names for one thing; give one.")
+        both = f"path={path!r} and dir={options['dir']!r}"
+        raise WandbOptionError(f"{BACKEND}: {both} are two names for one thing; give one.")
     if not isinstance(path, str | os.PathLike):
         raise WandbOptionError(f"{BACKEND}: path must be a path; got {path!r}")
     return {**options, "dir": os.fspath(path)}

@@ -17,9 +17,7 @@ import numpy as np
 import wandb
 
 from lox.loggers.kinds import KindError
-from lox.wandb._errors import WandbError
-
-BACKEND = "WandbLogger"
+from lox.wandb._errors import BACKEND, WandbError
 
 
 class MediaEncoder:
@@ -32,8 +30,8 @@ class MediaEncoder:
     def image(self, name: str, record: np.ndarray) -> Any:
         if record.ndim not in (2, 3, 4) or 0 in record.shape or (record.ndim > 2 and record.shape[-1] not in (1, 3, 4)):
             raise KindError(
-                f"{BACKEND}: {name!r} cannot be an image: a record has shape {record.shape}. An image is height x width, "
-                "height x width x channels, or several of the latter; channels are 1, 3 or 4."
+                f"{BACKEND}: {name!r} cannot be an image: a record has shape {record.shape}. An image is height x "
+                "width, height x width x channels, or several of the latter; channels are 1, 3 or 4."
             )
         pixels = _pixels(name, record)
         if record.ndim == 4:
@@ -58,8 +56,8 @@ class MediaEncoder:
     def video(self, name: str, record: np.ndarray) -> Any:
         if record.ndim not in (3, 4) or 0 in record.shape or (record.ndim == 4 and record.shape[-1] not in (1, 3)):
             raise KindError(
-                f"{BACKEND}: {name!r} cannot be a video: a record has shape {record.shape}. A video is frames x height x "
-                "width, or frames x height x width x channels; channels are 1 or 3."
+                f"{BACKEND}: {name!r} cannot be a video: a record has shape {record.shape}. A video is frames x height "
+                "x width, or frames x height x width x channels; channels are 1 or 3."
             )
         pixels = _pixels(name, record)
         if pixels.ndim == 4 and pixels.shape[-1] == 1:
@@ -105,8 +103,8 @@ def _pixels(name: str, record: np.ndarray) -> np.ndarray:
     tolerance = 1 / 255
     if np.nanmin(floats, initial=0) < -tolerance or np.nanmax(floats, initial=1) > 1 + tolerance:
         raise KindError(
-            f"{BACKEND}: the image {name!r} holds numbers from {record.min()} to {record.max()} ({record.dtype}). Pixels "
-            "are floats from 0 to 1, or integers from 0 to 255."
+            f"{BACKEND}: the image {name!r} holds numbers from {record.min()} to {record.max()} ({record.dtype}). "
+            "Pixels are floats from 0 to 1, or integers from 0 to 255."
         )
     return np.round(np.clip(np.nan_to_num(floats, nan=0.0), 0, 1) * 255).astype(np.uint8)
 

@@ -18,9 +18,8 @@ from urllib.parse import urlsplit
 
 import wandb
 
-from lox.wandb._errors import WandbLoginError, WandbOptionError
+from lox.wandb._errors import BACKEND, WandbLoginError, WandbOptionError
 
-BACKEND = "WandbLogger"
 MODES = ("online", "offline", "disabled")
 _ALIASES = {"dryrun": "offline", "run": "online"}
 
@@ -181,7 +180,8 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         with tempfile.TemporaryFile(dir=folder):  # permissions do not tell (read-only disks, root); a file does
             pass
     except OSError as error:
-        problem = "it, or a folder above it, is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        problem = "it, or a folder above it, is a file" if is_file else error
         raise WandbOptionError(
             f"{BACKEND}: cannot write to {os.fspath(folder)!r}: {problem}. Choose a folder that can be written to."
         ) from error

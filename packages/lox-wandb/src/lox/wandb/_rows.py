@@ -30,11 +30,13 @@ class Rows:
         """Whether one of these names is in a row already: then the rows are as full as they get."""
         return not self._names.isdisjoint(names)
 
-    def add(self, names: list[str], steps: list[Steps], columns: list[list[Any]], skipped: list[Collection[Steps]]) -> None:
+    def add(
+        self, names: list[str], steps: list[Steps], columns: list[list[Any]], skipped: list[Collection[Steps]]
+    ) -> None:
         """Adds names to the rows of these steps, each with its column of values and the steps at which it is left out.
         Where a value is None there is none."""
         self._names.update(names)
-        sparse = any(skipped) or any(None in column for column in columns)
+        sparse = any(skipped) or any(value is None for column in columns for value in column)
         for number, label in enumerate(_labels(steps)):
             values = {name: column[number] for name, column in zip(names, columns, strict=True)}
             if sparse:
@@ -87,8 +89,8 @@ def check_names(names: Iterable[str], axes: Iterable[str] = ()) -> None:
         for name in found:
             if name.startswith("_"):
                 raise WandbKeyError(
-                    f"WandbLogger: the {what} {name!r} begins with an underscore, and wandb keeps such names for itself. "
-                    f"Rename it, for example to {name.lstrip('_') or 'value'!r}."
+                    f"WandbLogger: the {what} {name!r} begins with an underscore, and wandb keeps such names for "
+                    f"itself. Rename it, for example to {name.lstrip('_') or 'value'!r}."
                 )
             if not name:
                 raise WandbKeyError(f"WandbLogger: a {what} has the empty name, which wandb cannot show. Give it one.")

@@ -66,7 +66,7 @@ class RunReader:
             parts.append(bytes(data[at + _FRAGMENT_HEADER : end]))
             at = end
             if kind in (_FULL, _LAST):
-                record = wandb_internal_pb2.Record()
+                record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]  # it is made at import
                 record.ParseFromString(b"".join(parts))
                 self._offset = begin + at
                 yield record

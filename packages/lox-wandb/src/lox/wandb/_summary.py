@@ -32,6 +32,7 @@ def _operations(pattern: str, how: How) -> str:
     for operation in operations:
         if operation not in OPERATIONS:
             raise WandbOptionError(
-                f"WandbLogger: summary={{{pattern!r}: {how!r}}}: {operation!r} is not one of {', '.join(map(repr, OPERATIONS))}."
+                f"WandbLogger: summary={{{pattern!r}: {how!r}}}: {operation!r} is not one of "
+                f"{', '.join(map(repr, OPERATIONS))}."
             )
     return ",".join(operations)

@@ -9,7 +9,8 @@ import numpy as np
 import wandb
 
 from lox.loggers.kinds import Column, KindError, decode_text, flatten
-from lox.wandb._media import BACKEND, MediaEncoder, make
+from lox.wandb._errors import BACKEND
+from lox.wandb._media import MediaEncoder, make
 
 SUPPORTED_KINDS = ("scalar", "histogram", "image", "text", "audio", "video", "table", "hparams")
 _BINS = 64
@@ -39,7 +40,7 @@ class ValueEncoder:
 
 def numbers(values: np.ndarray) -> Values:
     """As Python numbers, booleans too: wandb draws curves of numbers only."""
-    return values.astype(np.int8).tolist() if values.dtype.kind == "b" else values.tolist()  # type: ignore[no-any-return]
+    return values.astype(np.int8).tolist() if values.dtype.kind == "b" else values.tolist()
 
 
 def _histograms(name: str, values: np.ndarray) -> dict[str, Values]:
@@ -85,8 +86,8 @@ def _tables(name: str, value: Any) -> Values:
 def _tables_of_matrix(name: str, value: np.ndarray) -> Values:
     if value.ndim not in (2, 3):
         raise KindError(
-            f"{BACKEND}: {name!r} cannot be a table: a record has shape {value.shape[1:]}. A table is a matrix, a vector "
-            "(its one column), or a mapping of vectors."
+            f"{BACKEND}: {name!r} cannot be a table: a record has shape {value.shape[1:]}. A table is a matrix, a "
+            "vector (its one column), or a mapping of vectors."
         )
     columns = [str(number) for number in range(value.shape[2])] if value.ndim == 3 else ["value"]
     tables = value if value.ndim == 3 else value[..., None]

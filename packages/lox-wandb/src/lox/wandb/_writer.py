@@ -19,10 +19,10 @@ from lox import logdict
 from lox.loggers.kinds import Kinds
 from lox.wandb._disk import OnDisk
 from lox.wandb._earlier import Earlier
-from lox.wandb._errors import WandbError, WandbFinishedError, WandbKeyError
+from lox.wandb._errors import BACKEND, WandbError, WandbFinishedError, WandbKeyError
 from lox.wandb._rows import Axes, Rows, Steps, axes_of, check_names, steps_of
 from lox.wandb._summary import Summary
-from lox.wandb._values import BACKEND, ValueEncoder, numbers, plain
+from lox.wandb._values import ValueEncoder, numbers, plain
 
 # More rows than this do not wait for other keys.
 _MAX_WAITING = 8192
@@ -98,9 +98,9 @@ class RunWriter:
             for key, name, _ in group:
                 self._define(axes, key, name)
             self._write_group(logs, axes, group)
-        if layout is not None and all(column.kind == "scalar" and column.name == column.key for column in columns):
-            if sum(map(len, groups.values())) == len(logs):
-                self._flat[layout] = {axes: [named.key for named in group] for axes, group in groups.items()}
+        metrics = [named for group in groups.values() for named in group]
+        if layout is not None and [named.name for named in metrics if named.name == named.key] == list(logs):
+            self._flat[layout] = {axes: [named.key for named in group] for axes, group in groups.items()}
 
     def _write_group(self, logs: logdict, axes: Axes, group: list[Named]) -> None:
         """Adds metrics of the same axes to the rows of their steps."""
@@ -154,8 +154,8 @@ class RunWriter:
         except wandb.Error as error:
             if "finished" in str(error):
                 raise WandbFinishedError(
-                    f"{BACKEND}: the run {self.run.name!r} is finished (by run.finish() or wandb.teardown()), so nothing "
-                    'more can be logged to it. Close the logger instead; if_exists="resume" continues a run.'
+                    f"{BACKEND}: the run {self.run.name!r} is finished (by run.finish() or wandb.teardown()), so "
+                    'nothing more can be logged to it. Close the logger instead; if_exists="resume" continues a run.'
                 ) from error
             raise WandbError(f"{BACKEND}: the run {self.run.name!r}: {error}") from error
 
