@@ -13,8 +13,8 @@ Host functions get numpy arrays, never JAX arrays, and must not call JAX: that c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -68,68 +68,23 @@ def send(receiver: Receiver, logs: logdict, *, alive: Array = True, masked: bool
         without lanes the call is made whenever the program reaches it.
     """
     leaves, tree = jax.tree.flatten((receiver.operands, logs))
-    target = _Unflatten(receiver.handle, tree, tuple(map(_key_impl, leaves)))
-    _deliver(target, leaves, alive=alive, masked=masked, ordered=ordered)
+    arrays, layout = pack_leaves(leaves)
+    deliver(_Whole(receiver.handle, tree, layout), arrays, alive=alive, masked=masked, ordered=ordered)
 
 
 def call(fun: Callable[..., np.ndarray], operands: Any, result: jax.ShapeDtypeStruct) -> Array:
     """One host call that returns an array: ``fun(lanes, operands) -> array of shape lanes + result.shape``."""
     leaves, tree = jax.tree.flatten(operands)
-    (out,) = _deliver(_Answer(fun, tree), leaves, results=(compat.ShapedArray(result.shape, result.dtype),))
+    arrays, layout = pack_leaves(leaves)
+    (out,) = deliver(_Answer(fun, tree, layout), arrays, results=(compat.ShapedArray(result.shape, result.dtype),))
     return out
 
 
-@dataclasses.dataclass(frozen=True)
-class _Unflatten:
-    """Puts a delivery together again. Equal for equal programs, so that the compiled one is found again."""
-
-    handle: Callable[[Delivery], None]
-    tree: Any
-    impls: tuple[str | None, ...]  # of the leaves that are PRNG keys
-
-    def __call__(self, lanes: tuple[int, ...], alive: np.ndarray, leaves: list[np.ndarray]) -> tuple[()]:
-        leaves = [key_words(leaf, impl) if impl else leaf for leaf, impl in zip(leaves, self.impls, strict=True)]
-        operands, logs = self.tree.unflatten(leaves)
-        self.handle(Delivery(lanes, alive, operands, logs))
-        return ()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Answer:
-    fun: Callable[..., np.ndarray]
-    tree: Any
-
-    def __call__(self, lanes: tuple[int, ...], alive: np.ndarray, leaves: list[np.ndarray]) -> tuple[np.ndarray]:
-        return (self.fun(lanes, self.tree.unflatten(leaves)),)
-
-
-def _deliver(
-    target: Callable[..., Any],
-    leaves: list[Any],
-    *,
-    alive: Array = True,
-    masked: bool = False,
-    ordered: bool = False,
-    results: tuple[Any, ...] = (),
-) -> list[Array]:
+def pack_leaves(leaves: Sequence[Any]) -> tuple[list[Array], Layout]:
     arrays = [_to_device_form(leaf) for leaf in leaves]
     # Eagerly there is nothing to gain from packing, and numpy need not go to the device and back.
-    limit = 0 if not compat.tracing_now() else 64
-    layout = Layout.of(arrays, limit)
-    return deliver_p.bind(
-        jnp.asarray(alive) if isinstance(alive, compat.Tracer) else np.asarray(alive),
-        *layout.pack(arrays),
-        target=target,
-        layout=layout,
-        lanes=(),
-        masked=masked,
-        ordered=ordered,
-        results=results,
-    )
-
-
-def _key_impl(leaf: Any) -> str | None:
-    return str(jax.random.key_impl(leaf)) if isinstance(leaf, jax.Array) and is_key(leaf.dtype) else None
+    layout = Layout.of(arrays) if compat.tracing_now() else Layout.of(arrays, 0)
+    return layout.pack(arrays), layout
 
 
 def _to_device_form(leaf: Any) -> Any:
@@ -142,9 +97,82 @@ def _to_device_form(leaf: Any) -> Any:
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
+class Target(Protocol):
+    """The host's side of a delivery. Equal for equal programs, so that a compiled one is found again."""
+
+    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[np.ndarray, ...]]:
+        """A function of ``alive`` (if there is one) and the delivered arrays."""
+
+
+def spread(lanes: tuple[int, ...], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Arrays that do not vary over a lane axis have size 1 there: repeat them, without a copy."""
+    return [np.broadcast_to(array, lanes + array.shape[len(lanes) :]) for array in arrays] if lanes else list(arrays)
+
+
+def split_alive(lanes: tuple[int, ...], has_alive: bool, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[Any]]:
+    if not has_alive:
+        return np.ones(lanes, bool), spread(lanes, arrays)
+    alive, *rest = arrays
+    return np.broadcast_to(alive, lanes), spread(lanes, rest)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Whole:
+    """Puts a pytree together again and hands it on."""
+
+    handle: Callable[[Delivery], None]
+    tree: Any
+    layout: Layout
+
+    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
+        def run(*arrays: np.ndarray) -> tuple[()]:
+            alive, rest = split_alive(lanes, has_alive, arrays)
+            operands, logs = self.tree.unflatten(self.layout.unpack_numpy(rest))
+            self.handle(Delivery(lanes, alive, operands, logs))
+            return ()
+
+        return run
+
+
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+    fun: Callable[..., np.ndarray]
+    tree: Any
+    layout: Layout
+
+    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[np.ndarray]]:
+        def run(*arrays: np.ndarray) -> tuple[np.ndarray]:
+            _, rest = split_alive(lanes, has_alive, arrays)
+            return (self.fun(lanes, self.tree.unflatten(self.layout.unpack_numpy(rest))),)
+
+        return run
+
+
+def deliver(
+    target: Target,
+    arrays: Sequence[Array],
+    *,
+    alive: Array = True,
+    masked: bool = False,
+    ordered: bool = False,
+    results: tuple[Any, ...] = (),
+) -> list[Array]:
+    has_alive = alive is not True
+    return deliver_p.bind(
+        *([jnp.asarray(alive)] if has_alive else []),
+        *arrays,
+        target=target,
+        lanes=(),
+        has_alive=has_alive,
+        masked=masked,
+        ordered=ordered,
+        results=results,
+    )
+
+
 # --- the primitive ---------------------------------------------------------------------------------------------------
-# operands: alive, then the packed leaves. Each has len(lanes) leading axes, of the lane's size or, where the operand
-# does not vary over the lanes, of size 1.
+# operands: `alive` if there is one, then the arrays. Each has len(lanes) leading axes, of the lane's size or, where the
+# operand does not vary over the lanes, of size 1.
 
 
 class HostEffect(compat.Effect):
@@ -163,26 +191,12 @@ deliver_p = compat.Primitive("lox_deliver")
 deliver_p.multiple_results = True
 
 
-def _run(
-    *operands: np.ndarray, target: Any, layout: Layout, lanes: tuple[int, ...], masked: bool, results: Any
-) -> tuple[np.ndarray, ...]:
-    """The host's side of a delivery."""
-    del masked, results
-    alive, *arrays = operands
-    leaves = layout.unpack_numpy(arrays)
-    if lanes:
-        alive = np.broadcast_to(alive, lanes)
-        leaves = [np.broadcast_to(leaf, lanes + leaf.shape[len(lanes) :]) for leaf in leaves]
-    return target(lanes, alive, leaves)
-
-
 @deliver_p.def_impl
-def _deliver_impl(*operands: Any, ordered: bool, **params: Any) -> list[Any]:
-    del ordered
+def _deliver_impl(*operands: Any, target: Target, lanes: Any, has_alive: bool, results: Any, **_: Any) -> list[Any]:
     arrays = [np.asarray(operand) for operand in operands]
-    if not arrays[0].any() and not params["results"]:
+    if has_alive and not arrays[0].any() and not results:
         return []
-    return [jnp.asarray(out) for out in _run(*arrays, **params)]
+    return [jnp.asarray(out) for out in target.prepare(lanes, has_alive)(*arrays)]
 
 
 @deliver_p.def_effectful_abstract_eval
@@ -202,20 +216,22 @@ def _deliver_batching(axis_data: Any, operands: Any, dims: Any, *, lanes: Any, o
     return outs, [0] * len(outs)
 
 
-def _deliver_lowering(ctx: Any, *operands: Any, masked: bool, ordered: bool, **params: Any) -> Any:
-    alive_aval = ctx.avals_in[0]
-    if masked or alive_aval.size > 1:
-        return compat.lower_fun(_deliver_if_any_alive, multiple_results=True)(
-            ctx, *operands, masked=masked, ordered=ordered, **params
-        )
-    return host_call_p_lowering(ctx, *operands, masked=masked, ordered=ordered, **params)
+def _deliver_lowering(ctx: Any, *operands: Any, has_alive: bool, masked: bool, **params: Any) -> Any:
+    matters = has_alive and (masked or ctx.avals_in[0].size > 1)
+    lower = compat.lower_fun(_deliver_if_any_alive if matters else _deliver_always, multiple_results=True)
+    return lower(ctx, *operands, has_alive=has_alive, **params)
 
 
-def _deliver_if_any_alive(alive: Array, *operands: Array, **params: Any) -> list[Array]:
+def _deliver_if_any_alive(alive: Array, *arrays: Array, **params: Any) -> list[Array]:
     if params["results"]:
-        return host_call_p.bind(alive, *operands, **params)
-    jax.lax.cond(jnp.any(alive), lambda: host_call_p.bind(alive, *operands, **params), lambda: [])
+        return host_call_p.bind(alive, *arrays, **params)
+    jax.lax.cond(jnp.any(alive), lambda: host_call_p.bind(alive, *arrays, **params), lambda: [])
     return []
+
+
+def _deliver_always(*operands: Array, has_alive: bool, **params: Any) -> list[Array]:
+    """Without lanes the program is here, or it would not make the call."""
+    return host_call_p.bind(*operands[int(has_alive) :], has_alive=False, **params)
 
 
 compat.define_batching(deliver_p, _deliver_batching)
@@ -229,14 +245,14 @@ host_call_p.multiple_results = True
 host_call_p.def_effectful_abstract_eval(_deliver_abstract_eval)
 
 
-def host_call_p_lowering(ctx: Any, *operands: Any, ordered: bool, **params: Any) -> Any:
+def _host_call_lowering(
+    ctx: Any, *operands: Any, target: Target, lanes: tuple[int, ...], has_alive: bool, ordered: bool, results: Any
+) -> Any:
+    del results
     if ordered and compat.current_device_count(ctx) > 1:
         raise OrderError("lox.tap: ordered=True cannot be kept on more than one device; leave it out")
-
-    def run(*arrays: Any) -> tuple[np.ndarray, ...]:
-        return _run(*map(np.asarray, arrays), **params)
-
+    run = target.prepare(lanes, has_alive)
     return compat.lower_to_host_call(ctx, run, operands, _ordered_host_effect if ordered else None)
 
 
-compat.define_lowering(host_call_p, host_call_p_lowering)
+compat.define_lowering(host_call_p, _host_call_lowering)

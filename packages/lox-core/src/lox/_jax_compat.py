@@ -197,7 +197,7 @@ def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:
         out = eqn.primitive.bind(*subfuns, *invals, **bound)
     else:
         out = eqn.primitive.bind(*invals, **bound)
-    return out if eqn.primitive.multiple_results else [out]
+    return list(out) if eqn.primitive.multiple_results else [out]
 
 
 def specified_or_none(shardings: Sequence[Any]) -> tuple[Any, ...]:

@@ -94,7 +94,9 @@ class logdict(dict[str, Any]):
         return self._stacked
 
     def __getattr__(self, name: str) -> dict[str, Any]:
-        if not name.startswith("_") and name in self._steps:
+        if name.startswith("_"):  # also before there are steps: while it is unpickled
+            raise AttributeError(f"logdict has no attribute {name!r}")
+        if name in self._steps:
             return self._steps[name]
         raise AttributeError(f"logdict has no attribute or step axis {name!r}; its step axes are {list(self._steps)}")
 
@@ -134,8 +136,42 @@ class logdict(dict[str, Any]):
         del self[key]
         return value
 
+    def popitem(self) -> tuple[str, Any]:
+        if not self:
+            return super().popitem()
+        key = next(reversed(self))
+        return key, self.pop(key)
+
+    def clear(self) -> None:
+        self._become(logdict())
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *others: Any, **values: Any) -> None:
+        """As ``|``, in place."""
+        for other in (*others, values):
+            self._become(self | dict(other) if not isinstance(other, logdict) else self | other)
+
+    def _become(self, other: logdict) -> None:
+        super().clear()
+        super().update(other)
+        self._steps, self._counts, self._stacked, self._bounds = (
+            other._steps,
+            other._counts,
+            other._stacked,
+            other._bounds,
+        )
+
     def copy(self) -> logdict:
         return self._pick({key: key for key in self})
+
+    __copy__ = copy
+
+    def __reduce__(self) -> Any:
+        return logdict._make, (dict(self), self._steps, self._counts, self._stacked, self._bounds)
 
     def _pick(self, names: Mapping[str, str]) -> logdict:
         """The keys of ``names``, renamed to its values."""

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from lox._errors import BranchMismatchError, ConflictError, DynamicCountError, LogTypeError, OptionError, name_sites
 from lox._mark import Mark
 from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
-from lox._stores import Aval, Every, Finished, ReduceStore, RingStore, Store
+from lox._stores import Aval, Finished, ReduceStore, RingStore, Store
 from lox._survey import Usage, Usages, Use
 
 
@@ -122,7 +122,7 @@ class Group:
 
     @property
     def reduces(self) -> bool:
-        return isinstance(getattr(self.store, "store", self.store), ReduceStore)
+        return isinstance(self.store, ReduceStore)
 
     def leaves_of(self, leaves: list[Any]) -> dict[str, list[Any]]:
         rest = iter(leaves)
@@ -187,13 +187,11 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) ->
         for plan in plans:
             for leaf in plan.leaves:
                 check_reducible(plan.key, leaf.dtype, plan.usage.uses[0].mark.site)
-        store, bounded, capacity = ReduceStore(kind, leaves, steps), False, None
+        store, bounded, capacity = ReduceStore(kind, leaves, steps, options.interval or 1), False, None
     else:
         rows, capacity = kind
-        store = RingStore(rows, leaves, steps)
+        store = RingStore(rows, leaves, steps, options.interval or 1)
         bounded = any(plan.usage.count is None or plan.usage.masked for plan in plans)
-    if options.interval is not None and options.interval > 1:
-        store = Every(store, options.interval)
     return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from lox._errors import LogTypeError, OptionError
 from lox._words import is_key
@@ -75,31 +76,46 @@ def _result_float(dtype: Any) -> Any:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Running:
-    """A running mean, ``high + low``, of ``count`` values."""
+    """A running mean, ``high + low``, of ``count`` values.
+
+    Both parts are one array: two would be two kernels, and copies, in a loop. For real values they are the parts of a
+    complex number, which is updated element by element and in place.
+    """
 
     count: Array
-    high: Array
-    low: Array
+    pair: Array
     dtype: Any = dataclasses.field(metadata={"static": True})
 
     @classmethod
     def empty(cls, aval: Any) -> _Running:
         zero = jnp.zeros(aval.shape, _float_for(aval.dtype))
-        return cls(jnp.zeros((), jnp.int32), zero, zero, aval.dtype)
+        return cls(jnp.zeros((), jnp.int32), _join(zero, zero), aval.dtype)
+
+    def parts(self) -> tuple[Array, Array]:
+        if np.dtype(_float_for(self.dtype)).kind == "c":
+            return self.pair[0], self.pair[1]
+        return lax.real(self.pair), lax.imag(self.pair)
 
     def add(self, value: Array) -> _Running:
-        value = value.astype(self.high.dtype)
+        high, low = self.parts()
+        value = lax.convert_element_type(value, high.dtype)
         count = self.count + 1
         # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last place.
-        step = ((value - self.high) - self.low) / count.astype(_real(self.high.dtype)) + self.low
-        high = self.high + step
-        # Not finite: the difference below would turn inf into nan.
-        low = jnp.where(jnp.isfinite(high), step - (high - self.high), 0)
-        high = jnp.where(jnp.isfinite(self.high), high, self.high + value)
-        return _Running(count, high, low.astype(high.dtype), self.dtype)
+        step = ((value - high) - low) / lax.convert_element_type(count, _real(high.dtype)) + low
+        new_high = high + step
+        # Where it is no longer finite, the differences would turn inf into nan.
+        finite = jnp.isfinite(new_high)
+        new_low = lax.select(finite, step - (new_high - high), jnp.zeros_like(step))
+        new_high = lax.select(finite, new_high, high + value)
+        return _Running(count, _join(new_high, new_low), self.dtype)
 
     def value(self) -> Array:
-        return jnp.where(self.count == 0, jnp.nan, self.high + self.low)
+        high, low = self.parts()
+        return jnp.where(self.count == 0, jnp.nan, high + low)
+
+
+def _join(high: Array, low: Array) -> Array:
+    return jnp.stack([high, low]) if np.dtype(high.dtype).kind == "c" else lax.complex(high, low)
 
 
 def _real(dtype: Any) -> Any:
@@ -122,14 +138,15 @@ class _Std(_Builtin):
 
     def init(self, aval: Any) -> tuple[_Running, _Running]:
         mean = _Running.empty(aval)
-        spread = jax.ShapeDtypeStruct(aval.shape, _real(mean.high.dtype))
+        spread = jax.ShapeDtypeStruct(aval.shape, _real(_float_for(aval.dtype)))
         return mean, _Running.empty(spread)
 
     def update(self, state: Any, value: Array) -> Any:
         mean, variance = state
         new_mean = mean.add(value)
-        value = value.astype(mean.high.dtype)
-        before, after = (value - mean.high) - mean.low, (value - new_mean.high) - new_mean.low
+        (high, low), (new_high, new_low) = mean.parts(), new_mean.parts()
+        value = value.astype(high.dtype)
+        before, after = (value - high) - low, (value - new_high) - new_low
         return new_mean, variance.add((before * after.conj()).real)
 
     def finish(self, state: Any) -> Array:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+from jax import lax
 
 Array = Any
 
@@ -88,8 +88,10 @@ class SharedJoin:
     def _join(self, column: tuple[Array, ...], lengths: tuple[int | None, ...]) -> Array:
         label = tuple(map(id, column))
         if label not in self._joined:
-            parts = [x[None] if length is None else x for x, length in zip(column, lengths, strict=True)]
-            self._joined[label] = parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+            parts = [
+                lax.expand_dims(x, (0,)) if length is None else x for x, length in zip(column, lengths, strict=True)
+            ]
+            self._joined[label] = parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
         return self._joined[label]
 
 

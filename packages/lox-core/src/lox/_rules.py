@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 
 from lox import _derivative_rules, _shard_map_rule, _solver_rules
 from lox import _jax_compat as compat
@@ -183,8 +182,8 @@ def _flatten_iterations(rows: Rows, length: int, reverse: bool) -> Rows:
 
     def once(array: Array, k: int | None) -> Array:
         if id(array) not in seen:
-            turned = jnp.flip(array, 0) if reverse else array
-            seen[id(array)] = turned if k is None else turned.reshape((length * k, *array.shape[2:]))
+            turned = jax.lax.rev(array, (0,)) if reverse else array
+            seen[id(array)] = turned if k is None else jax.lax.reshape(turned, (length * k, *array.shape[2:]))
         return seen[id(array)]
 
     return Rows(

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from lox._logdict import logdict
 from lox._reduce import Reducer, Reduction
@@ -49,7 +51,7 @@ def select(keep: Array | None, new: Any, old: Any) -> Any:
 
 
 def _cast(array: Array, aval: Aval) -> Array:
-    return jax.lax.convert_element_type(array, aval.dtype)
+    return lax.convert_element_type(array, aval.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class ReduceStore:
     reduction: Reduction
     leaves: tuple[Aval, ...]
     steps: tuple[Aval, ...]
+    every: int = 1
 
     def _packs(self, reducer: Reducer) -> list[list[int]]:
         """Which leaves a reducer folds at once."""
@@ -89,7 +92,7 @@ class ReduceStore:
         return jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
 
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
-        count, folds, last_steps = state
+        seen, folds, last_steps = state
         leaves = [_cast(leaf, aval) for leaf, aval in zip(leaves, self.leaves, strict=True)]
         steps = [_cast(step, aval) for step, aval in zip(steps, self.steps, strict=True)]
         new_folds = [
@@ -97,16 +100,18 @@ class ReduceStore:
             for (_, reducer), fold_list in zip(self.reduction.reducers, folds, strict=True)
         ]
         if self.reduction.keeps_first_step:
-            steps = select(count == 0, steps, last_steps)
-        return select(keep, (count + 1, new_folds, steps), state)
+            steps = select(seen == 0, steps, last_steps)
+        due = _due(seen, self.every, keep)
+        folds, last_steps = select(due, (new_folds, steps), (folds, last_steps))
+        return _count(seen, keep), folds, last_steps
 
     def finish(self, state: Any) -> Finished:
-        count, folds, steps = state
+        seen, folds, steps = state
         by_reducer = [
             self._unpack([reducer.finish(fold) for fold in fold_list], self._packs(reducer))
             for (_, reducer), fold_list in zip(self.reduction.reducers, folds, strict=True)
         ]
-        return Finished([list(results) for results in zip(*by_reducer, strict=True)], steps, count)
+        return Finished([list(results) for results in zip(*by_reducer, strict=True)], steps, _kept(seen, self.every))
 
     def _unpack(self, results: list[Any], packs: list[list[int]]) -> list[Any]:
         unpacked: list[Any] = [None] * len(self.leaves)
@@ -129,39 +134,56 @@ class RingStore:
     rows: int
     leaves: tuple[Aval, ...]
     steps: tuple[Aval, ...]
+    every: int = 1
 
     @functools.cached_property
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
         return Layout.of([*self.leaves, *self.steps])
 
     def init(self) -> Any:
-        row = jax.eval_shape(
-            lambda: self._layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)])
-        )
-        # At least one row, so that there is something to write to in a loop of no iterations.
-        rows = max(self.rows, 1)
-        return jnp.zeros((), jnp.int32), [_empty(Aval((rows, *aval.shape), aval.dtype)) for aval in row]
+        row = jax.eval_shape(lambda: self.layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)]))
+        # One row to spare: what is not kept is written there, which is cheaper than reading a row to leave it alone.
+        return jnp.zeros((), jnp.int32), [_empty(Aval((self.rows + 1, *aval.shape), aval.dtype)) for aval in row]
 
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
-        count, buffers = state
+        seen, buffers = state
         avals = (*self.leaves, *self.steps)
         arrays = [_cast(array, aval) for array, aval in zip((*leaves, *steps), avals, strict=True)]
-        place = jnp.remainder(count, max(self.rows, 1))
-        buffers = [_write(buffer, row, place, keep) for buffer, row in zip(buffers, self._layout.pack(arrays), strict=True)]
-        return count + (1 if keep is None else keep.astype(jnp.int32)), buffers
-
-    def unpack(self, buffers: list[Array]) -> list[Array]:
-        """The columns of leaves and steps that the buffers hold."""
-        return self._layout.unpack(buffers)
+        place = lax.rem(_kept(seen, self.every), np.int32(max(self.rows, 1)))
+        due = _due(seen, self.every, keep)
+        if due is not None:
+            place = lax.select(due, place, np.int32(self.rows))
+        rows = zip(buffers, self.layout.pack(arrays), strict=True)
+        buffers = [lax.dynamic_update_index_in_dim(buffer, row, place, 0) for buffer, row in rows]
+        return _count(seen, keep), buffers
 
     def finish(self, state: Any) -> Finished:
-        count, buffers = state
+        seen, buffers = state
+        count, rows = _kept(seen, self.every), max(self.rows, 1)
         # Once the ring is full, the oldest record is the one that would be overwritten next.
-        rows = max(self.rows, 1)
         oldest = jnp.where(count > rows, jnp.remainder(count, rows), 0)
         order = jnp.remainder(oldest + jnp.arange(self.rows, dtype=jnp.int32), rows)
-        arrays = self.unpack([buffer[order] for buffer in buffers])
+        arrays = self.layout.unpack([buffer[order] for buffer in buffers])
         return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], count)
+
+
+# `seen` counts records, those of an interval that are skipped included: one counter for both questions.
+
+
+def _due(seen: Array, every: int, keep: Array | None) -> Array | None:
+    """Whether the next record is stored; None: yes."""
+    if every == 1:
+        return keep
+    due = lax.rem(seen, np.int32(every)) == 0
+    return due if keep is None else due & keep
+
+
+def _count(seen: Array, keep: Array | None) -> Array:
+    return seen + 1 if keep is None else seen + lax.convert_element_type(keep, np.int32)
+
+
+def _kept(seen: Array, every: int) -> Array:
+    return seen if every == 1 else lax.div(seen + np.int32(every - 1), np.int32(every))
 
 
 def _empty(aval: Aval) -> Array:
@@ -169,33 +191,6 @@ def _empty(aval: Aval) -> Array:
         zero = jax.random.wrap_key_data(jnp.zeros_like(jax.random.key_data(jax.random.key(0))))
         return jnp.broadcast_to(zero, aval.shape)
     return jnp.zeros(aval.shape, aval.dtype)
-
-
-def _write(buffer: Array, row: Array, place: Array, keep: Array | None) -> Array:
-    if keep is not None:
-        row = jnp.where(keep, row, jax.lax.dynamic_index_in_dim(buffer, place, keepdims=False))
-    return jax.lax.dynamic_update_index_in_dim(buffer, row, place, 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Every:
-    """Records 0, n, 2n, ... of another store."""
-
-    store: Any
-    n: int
-
-    def init(self) -> Any:
-        return jnp.zeros((), jnp.int32), self.store.init()
-
-    def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
-        seen, inner = state
-        due = seen == 0
-        inner = self.store.add(inner, leaves, steps, due if keep is None else keep & due)
-        # Counted modulo n, so that it never overflows.
-        return select(keep, jnp.where(seen + 1 == self.n, 0, seen + 1), seen), inner
-
-    def finish(self, state: Any) -> Finished:
-        return self.store.finish(state[1])
 
 
 def fold_logdict(logs: logdict, reduction: Reduction) -> logdict:

@@ -12,15 +12,15 @@ import jax.numpy as jnp
 
 from lox import _jax_compat as compat
 from lox import _program, _rules
-from lox._batching import BatchStore, Stream
 from lox._collect import Collector, Context, Frame
 from lox._errors import LogTypeError
 from lox._gather import DeviceGather
-from lox._host import Delivery, Receiver, send
+from lox._host import Receiver
 from lox._logdict import logdict
-from lox._mark import Record
+from lox._mark import Mark, Record
 from lox._plan import Selection, check_positive, plan_key
 from lox._stores import Aval, select
+from lox._streams import BatchStore, Form, PerRecord, Stream
 from lox._survey import Survey, Usages, Use
 
 P = ParamSpec("P")
@@ -106,17 +106,6 @@ def _check_callback(callback: Any) -> Callable[[logdict], Any]:
     return callback
 
 
-@dataclasses.dataclass(frozen=True)
-class PerRecord:
-    """Hands each lane's records to a callback, in lane order."""
-
-    callback: Callable[[logdict], Any]
-
-    def __call__(self, delivery: Delivery) -> None:
-        for _, logs in delivery.split():
-            self.callback(logs.trim())
-
-
 def _tap_program(
     traced: _program.Traced, options: TapOptions, handle: Any, operand_tree: Any, operands: list[Array], arrays: list[Array]
 ) -> _program.Program:
@@ -175,15 +164,16 @@ class Tapper(Collector):
 
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
         for together, due in self._due(frame, keys, record.where):
-            label = (record.mark.pick(together), _types(record, together))
-            number, store = self.buffers.get(label, (None, None))
-            stream = Stream(self, frame, record.mark.pick(together))
-            leaves = [leaf for key in together for leaf in record.leaves[key]]
-            steps = [record.steps[axis] for axis in record.mark.axes]
+            mark = record.mark.pick(together)
+            number, store = self.buffers.get((mark, _types(record, together)), (None, None))
+            leaves = [leaf for key in together for leaf in record.leaves[key]] + list(record.steps.values())
+            masked = due is not None
             if store is None or number not in frame.state:
-                stream.send_one(leaves, steps, due)
+                stream, leaves = self._stream(frame, mark, leaves, masked)
+                stream.send_one(leaves, due)
             else:
-                frame.state[number] = store.add(frame.state[number], leaves, steps, due, stream)
+                stream, _ = self._stream(frame, mark, [], masked)
+                frame.state[number] = store.add(frame.state[number], leaves, due, stream)
 
     def _due(self, frame: Frame, keys: tuple[str, ...], where: Array | None) -> list[tuple[tuple[str, ...], Array | None]]:
         """Split the keys of a mark by the counter that decides whether they are delivered."""
@@ -205,33 +195,38 @@ class Tapper(Collector):
 
     def flush(self, frame: Frame) -> None:
         for (mark, _), (number, store) in self.buffers.items():
-            store.flush(frame.state[number], Stream(self, frame, mark))
+            store.flush(frame.state[number], self._stream(frame, mark, [], masked=True)[0])
 
-    def deliver(self, frame: Frame, logs: logdict, alive: Array, masked: bool) -> None:
-        receiver = Receiver(self.handle, frame.env)
+    def _stream(self, frame: Frame, mark: Mark, leaves: list[Array], masked: bool) -> tuple[Stream, list[Array]]:
+        """Where records of a mark go from here."""
+        form = Form(tuple(self.options.prefix + key for key in mark.keys), mark.trees, mark.axes)
+        handle, operands = self.handle, frame.env
         if frame.mesh:
-            receiver, logs = self._from_devices(frame, logs, masked)
-        send(receiver, logs, alive=alive, masked=masked, ordered=self.options.ordered)
-
-    def _from_devices(self, frame: Frame, logs: logdict, masked: bool) -> tuple[Receiver, logdict]:
-        """Every device makes the call: put their values together, or mark them as one device's."""
-        sizes = tuple(size for _, size in frame.mesh)
-        prefix = self.options.prefix
-        together = not masked and all(self._is_static(key.removeprefix(prefix)) for key in logs)
-        if not together:
-            alone = jax.tree.map(lambda leaf: jnp.reshape(leaf, (1,) * len(sizes) + jnp.shape(leaf)), logs)
-            return Receiver(self.handle, frame.env), alone
-        label = (jax.tree.structure(logs), sizes)
-        gather = self.gathers.setdefault(label, DeviceGather(self.handle, sizes))
-        place = jnp.int32(0)
-        for axis, size in frame.mesh:
-            place = place * size + jax.lax.axis_index(axis)
-        return Receiver(gather, (place, frame.env)), logs
+            sizes = tuple(size for _, size in frame.mesh)
+            if not masked and all(map(self._is_static, mark.keys)):
+                # Every device makes the call: put their values together.
+                handle = self.gathers.setdefault((form, _shapes(leaves), sizes), DeviceGather(self.handle, sizes))
+                operands = (_place(frame.mesh), frame.env)
+            else:
+                leaves = [jnp.reshape(leaf, (1,) * len(sizes) + jnp.shape(leaf)) for leaf in leaves]
+        return Stream(handle, operands, form, frame.alive, self.options.ordered), leaves
 
     def _is_static(self, key: str) -> bool:
         """Whether every device makes the same number of records of a key."""
         usage = self.plans[key].usage if key in self.plans else None
         return usage is not None and usage.count is not None and not usage.masked
+
+
+def _place(mesh: tuple[tuple[str, int], ...]) -> Array:
+    """The number of this device in the mesh."""
+    place = jnp.int32(0)
+    for axis, size in mesh:
+        place = place * size + jax.lax.axis_index(axis)
+    return place
+
+
+def _shapes(leaves: list[Array]) -> Any:
+    return tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
 
 
 def _same_profile(usages: Usages) -> dict[str, Any]:
@@ -246,7 +241,7 @@ def _number(labels: dict[str, Any]) -> dict[str, int]:
 
 def _types(record: Record, keys: tuple[str, ...]) -> Any:
     leaves = [leaf for key in keys for leaf in record.leaves[key]]
-    return tuple((tuple(leaf.shape), leaf.dtype) for leaf in (*leaves, *record.steps.values()))
+    return _shapes([*leaves, *record.steps.values()])
 
 
 def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, BatchStore]:

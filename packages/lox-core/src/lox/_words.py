@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 # A leaf with more elements than this gains nothing from being packed, and the copy would cost.
 MAX_PACKED_ELEMENTS = 64
@@ -24,7 +25,7 @@ KEY_IMPL = "lox_prng_key"
 
 
 def is_key(dtype: Any) -> bool:
-    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+    return not isinstance(dtype, np.dtype) and bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def key_words(words: np.ndarray, impl: str) -> np.ndarray:
@@ -93,73 +94,84 @@ class Layout:
 
 
 # --- device ----------------------------------------------------------------------------------------------------------
+# In terms of lax: this is traced for every scan, and a jnp function is a jitted function of its own.
 
 
 def _to_words(leaf: Any) -> Any:
-    flat = jnp.ravel(leaf)
-    dtype = np.dtype(flat.dtype)
+    dtype = np.dtype(leaf.dtype)
+    flat = lax.reshape(leaf, (math.prod(leaf.shape),))
     if dtype.kind == "c":
-        flat = jnp.stack([flat.real, flat.imag], axis=-1)
-        return jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape(-1)
+        parts = [lax.expand_dims(part, (1,)) for part in (lax.real(flat), lax.imag(flat))]
+        flat, dtype = lax.concatenate(parts, 1), np.dtype(parts[0].dtype)
+        return lax.reshape(lax.bitcast_convert_type(flat, np.uint32), (flat.size * dtype.itemsize // 4,))
     if dtype == bool:
-        return flat.astype(jnp.uint32)
+        return lax.convert_element_type(flat, np.uint32)
     if dtype.itemsize < 4:
-        narrow = jnp.uint8 if dtype.itemsize == 1 else jnp.uint16
-        return jax.lax.bitcast_convert_type(flat, narrow).astype(jnp.uint32)
-    return jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape(-1)
+        narrow = np.uint8 if dtype.itemsize == 1 else np.uint16
+        return lax.convert_element_type(lax.bitcast_convert_type(flat, narrow), np.uint32)
+    words = lax.bitcast_convert_type(flat, np.uint32)
+    return words if words.ndim == 1 else lax.reshape(words, (words.size,))
 
 
-# XLA's CPU compiler fuses a concatenation of up to this many operands, and makes a kernel for each operand of a longer
-# one: at 64 scalars, twenty times slower than the same vector built by selects.
+# XLA's CPU compiler makes a kernel for each operand of a longer concatenation, and runs a loop body with more than a few
+# kernels several times slower: at 64 scalars, a vector built by selects is twenty times as fast.
+_SELECTED_TOGETHER = 16
 _FUSED_OPERANDS = 8
 
 
 def _join_words(pieces: list[Any]) -> Any:
-    size = max(_FUSED_OPERANDS, -(-len(pieces) // _FUSED_OPERANDS))
+    size = max(_SELECTED_TOGETHER, -(-len(pieces) // _FUSED_OPERANDS))
     groups = [_merge_words(pieces[i : i + size]) for i in range(0, len(pieces), size)]
-    return groups[0] if len(groups) == 1 else jnp.concatenate(groups)
+    return groups[0] if len(groups) == 1 else lax.concatenate(groups, 0)
 
 
 def _merge_words(pieces: list[Any]) -> Any:
     """One vector out of a few, element by element: each place selects the piece it belongs to."""
-    total = sum(len(piece) for piece in pieces)
-    place = jax.lax.iota(jnp.int32, total)
-    start, merged = 0, jnp.zeros((total,), jnp.uint32)
+    total = sum(piece.size for piece in pieces)
+    merged, start = None, 0
     for piece in pieces:
-        end = start + len(piece)
-        if len(piece) == 1:
-            merged = jnp.where(place == start, piece, merged)
+        end = start + piece.size
+        if piece.size == 1:
+            spread = lax.broadcast_in_dim(lax.squeeze(piece, (0,)), (total,), ())
         else:
-            padded = jax.lax.pad(piece, jnp.uint32(0), [(start, total - end, 0)])
-            merged = jnp.where((place >= start) & (place < end), padded, merged)
+            spread = lax.pad(piece, np.uint32(0), [(start, total - end, 0)])
+        if merged is None:
+            merged = spread
+        else:
+            mine = np.zeros(total, bool)
+            mine[start:end] = True
+            merged = lax.select(mine, spread, merged)
         start = end
     return merged
 
 
 def _columns(words: Any, sizes: list[int]) -> list[Any]:
-    """Split the last axis. It is brought to the front first: a column is then contiguous."""
-    turned = jnp.moveaxis(words, -1, 0)
+    """Split the last axis, and bring it to the front: a column is then contiguous."""
+    turned = lax.transpose(words, (words.ndim - 1, *range(words.ndim - 1)))
     starts = np.cumsum([0, *sizes]).tolist()
-    return [turned[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+    return [lax.slice_in_dim(turned, start, start + size) for start, size in zip(starts, sizes, strict=False)]
 
 
 def _from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     dtype, rows = np.dtype(dtype), words.shape[1:]
     elements = math.prod(shape)
     if dtype == bool:
-        flat = words.astype(bool)
+        flat = lax.ne(words, np.uint32(0))
     elif dtype.itemsize < 4:
-        flat = jax.lax.bitcast_convert_type(words.astype(jnp.uint8 if dtype.itemsize == 1 else jnp.uint16), dtype)
+        narrow = np.uint8 if dtype.itemsize == 1 else np.uint16
+        flat = lax.bitcast_convert_type(lax.convert_element_type(words, narrow), dtype)
     elif dtype.itemsize == 4:
-        flat = jax.lax.bitcast_convert_type(words, dtype)
+        flat = lax.bitcast_convert_type(words, dtype)
     else:
-        pairs = jnp.moveaxis(words.reshape((elements, 2, *rows)), 1, -1)
+        pairs = jnp.moveaxis(lax.reshape(words, (elements, 2, *rows)), 1, -1)
         if dtype.kind == "c":
-            parts = jax.lax.bitcast_convert_type(pairs, jnp.float32)
-            flat = jax.lax.complex(parts[..., 0], parts[..., 1])
+            parts = lax.bitcast_convert_type(pairs, np.float32)
+            flat = lax.complex(parts[..., 0], parts[..., 1])
         else:
-            flat = jax.lax.bitcast_convert_type(pairs, dtype)
-    return jnp.moveaxis(flat, 0, -1).reshape(rows + shape)
+            flat = lax.bitcast_convert_type(pairs, dtype)
+    if elements > 1:
+        flat = lax.transpose(flat, (*range(1, flat.ndim), 0))
+    return lax.reshape(flat, rows + shape)
 
 
 # --- host ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,198 @@
+"""Records on their way from a mark to the host, one by one or gathered in a buffer on the device.
+
+The host's side is prepared once, when a program is compiled: what remains for each call is to look at the words that
+arrived as numbers and to make a logdict of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._host import Delivery, deliver, pack_leaves, split_alive
+from lox._logdict import logdict
+from lox._stores import Aval, RingStore
+from lox._words import Layout
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What is static about the records of one mark: their names, structures and step axes."""
+
+    names: tuple[str, ...]
+    trees: tuple[Any, ...]
+    axes: tuple[str, ...]
+
+    def logs(self, leaves: Sequence[Any], counts: dict[str, Any], stacked: bool) -> logdict:
+        """A logdict of the leaves of the values, followed by the steps."""
+        rest = iter(leaves)
+        values = {
+            name: tree.unflatten([next(rest) for _ in range(tree.num_leaves)])
+            for name, tree in zip(self.names, self.trees, strict=True)
+        }
+        steps = {axis: dict.fromkeys(self.names, next(rest)) for axis in self.axes}
+        names = frozenset(self.names if stacked else ())
+        return logdict._make(values, steps, counts, names, dict.fromkeys(names))
+
+
+@dataclasses.dataclass(frozen=True)
+class PerRecord:
+    """Hands each lane's records to a callback, in lane order."""
+
+    callback: Callable[[logdict], Any]
+
+    def __call__(self, delivery: Delivery) -> None:
+        for _, logs in delivery.split():
+            self.callback(logs.trim())
+
+
+# --- the host's side -------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordTarget:
+    """Receives single records: the receiver's operands, then the leaves and steps."""
+
+    handle: Callable[[Delivery], None]
+    form: Form
+    layout: Layout
+    operand_tree: Any
+
+    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
+        if not lanes and not has_alive and self._is_simple():
+            return self._prepare_simple()
+        num_operands = self.operand_tree.num_leaves
+        counts = dict.fromkeys(self.form.names, 1)
+
+        def run(*arrays: np.ndarray) -> tuple[()]:
+            alive, rest = split_alive(lanes, has_alive, arrays)
+            leaves = self.layout.unpack_numpy(rest)
+            operands = self.operand_tree.unflatten(leaves[:num_operands])
+            logs = self.form.logs(leaves[num_operands:], dict(counts), stacked=False)
+            self.handle(Delivery(lanes, alive, operands, logs))
+            return ()
+
+        return run
+
+    def _is_simple(self) -> bool:
+        """Numbers of four bytes and nothing else, for a plain callback: the case that must take a few microseconds."""
+        return (
+            isinstance(self.handle, PerRecord)
+            and not self.operand_tree.num_leaves
+            and all(jax.tree_util.treedef_is_leaf(tree) for tree in self.form.trees)
+            and all(self.layout.packed)
+            and all(shape == () for shape in self.layout.shapes)
+            and all(np.dtype(dtype).itemsize == 4 for dtype in self.layout.dtypes)
+        )
+
+    def _prepare_simple(self) -> Callable[..., tuple[()]]:
+        names, axes, dtypes = self.form.names, self.form.axes, [np.dtype(dtype) for dtype in self.layout.dtypes]
+        number = len(names)
+        one_dtype = dtypes[0] if len(set(dtypes[:number])) == 1 else None
+        callback, counts = self.handle.callback, dict.fromkeys(names, 1)  # type: ignore[attr-defined]
+        nothing: frozenset[str] = frozenset()
+        new, update = logdict.__new__, dict.update
+
+        def run(words: Any) -> tuple[()]:
+            words = np.asarray(words)
+            if one_dtype is not None:
+                values: Any = words.view(one_dtype)
+            else:
+                values = [words[i].view(dtype) for i, dtype in enumerate(dtypes[:number])]
+            logs = new(logdict)
+            update(logs, zip(names, values, strict=False))
+            logs._steps = {axis: dict.fromkeys(names, words[number + i].view(dtypes[number + i])) for i, axis in enumerate(axes)}
+            logs._counts, logs._stacked, logs._bounds = counts.copy(), nothing, {}
+            callback(logs)
+            return ()
+
+        return run
+
+
+@dataclasses.dataclass(frozen=True)
+class RowsTarget:
+    """Receives a buffer: the receiver's operands, how many rows are used, then the rows."""
+
+    handle: Callable[[Delivery], None]
+    form: Form
+    ring: RingStore
+    layout: Layout  # of the operands and the count
+    operand_tree: Any
+
+    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
+        num_buffers = len(jax.eval_shape(self.ring.init)[1])
+
+        def run(*arrays: np.ndarray) -> tuple[()]:
+            alive, rest = split_alive(lanes, has_alive, arrays)
+            *operands, count = self.layout.unpack_numpy(rest[:-num_buffers])
+            rows = [buffer[(slice(None),) * len(lanes) + (slice(self.ring.rows),)] for buffer in rest[-num_buffers:]]
+            counts = dict.fromkeys(self.form.names, count if lanes else int(count))
+            logs = self.form.logs(self.ring.layout.unpack_numpy(rows), counts, stacked=True)
+            self.handle(Delivery(lanes, alive, self.operand_tree.unflatten(operands), logs))
+            return ()
+
+        return run
+
+
+# --- the device's side -----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """Delivers the records of one mark to a handle, with the operands of its receiver."""
+
+    handle: Callable[[Delivery], None]
+    operands: Any
+    form: Form
+    alive: Array
+    ordered: bool
+
+    def send_one(self, leaves: Sequence[Array], due: Array | None) -> None:
+        operands, tree = jax.tree.flatten(self.operands)
+        arrays, layout = pack_leaves([*operands, *leaves])
+        self._deliver(RecordTarget(self.handle, self.form, layout, tree), arrays, due)
+
+    def send_rows(self, ring: RingStore, count: Array, buffers: Sequence[Array], due: Array) -> None:
+        operands, tree = jax.tree.flatten(self.operands)
+        arrays, layout = pack_leaves([*operands, count])
+        self._deliver(RowsTarget(self.handle, self.form, ring, layout, tree), [*arrays, *buffers], due)
+
+    def _deliver(self, target: Any, arrays: Sequence[Array], due: Array | None) -> None:
+        alive = self.alive if due is None else due if self.alive is True else self.alive & due
+        deliver(target, arrays, alive=alive, masked=due is not None, ordered=self.ordered)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchStore:
+    """A buffer of ``rows`` records that is sent when it is full."""
+
+    rows: int
+    leaves: tuple[Aval, ...]
+    steps: tuple[Aval, ...]
+
+    @functools.cached_property
+    def _ring(self) -> RingStore:
+        return RingStore(self.rows, self.leaves, self.steps)
+
+    def init(self) -> Any:
+        return self._ring.init()
+
+    def add(self, state: Any, leaves: Sequence[Array], due: Array | None, stream: Stream) -> Any:
+        number = len(self.leaves)
+        count, buffers = self._ring.add(state, leaves[:number], leaves[number:], due)
+        full = count == self.rows
+        stream.send_rows(self._ring, count, buffers, full)
+        return jnp.where(full, 0, count), buffers
+
+    def flush(self, state: Any, stream: Stream) -> None:
+        """Send what is left."""
+        count, buffers = state
+        stream.send_rows(self._ring, count, buffers, count > 0)
