@@ -1,0 +1,34 @@
+"""``python -m tests.fuzz N [--seed S]``: check N random programs, from seed S on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("count", type=int, help="how many programs")
+    parser.add_argument("--seed", type=int, default=None, help="the seed of the first one (default: a random one)")
+    parser.add_argument("--no-shrink", action="store_true", help="report programs as they were generated")
+    given = parser.parse_args()
+
+    import jax
+
+    from tests.fuzz.runner import fuzz
+
+    first = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
+    print(f"JAX {jax.__version__}: {given.count} programs, seeds {first} to {first + given.count - 1}", flush=True)
+    failures = fuzz(
+        given.count, first, shrinking=not given.no_shrink, report=lambda text: print(text, flush=True)
+    )
+    print(f"JAX {jax.__version__}: {given.count} programs, {len(failures)} broke a law")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
