@@ -134,7 +134,7 @@ class Tapper(Collector):
         self.handle = handle
         # Shapes and step axes are checked as for spool, so that both accept the same programs.
         self.plans = {key: plan_key(key, usage, None) for key, usage in usages.items()}
-        self.counters = _number(_same_profile(usages)) if options.interval else {}
+        self.counters = _number(_same_marks(usages)) if options.interval else {}
         self.gathers: dict[Any, DeviceGather] = {}
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
         if options.batch:
@@ -229,8 +229,10 @@ def _shapes(leaves: list[Array]) -> Any:
     return tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
 
 
-def _same_profile(usages: Usages) -> dict[str, Any]:
-    return {key: (usage.profile, usage.uses[0].mark.axes) for key, usage in usages.items()}
+def _same_marks(usages: Usages) -> dict[str, Any]:
+    """Keys of exactly the same marks are always recorded together. A counter goes on at each mark, so that two marks
+    side by side must not share one."""
+    return {key: frozenset(use.mark for use in usage.uses) for key, usage in usages.items()}
 
 
 def _number(labels: dict[str, Any]) -> dict[str, int]:
@@ -246,7 +248,7 @@ def _types(record: Record, keys: tuple[str, ...]) -> Any:
 
 def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, BatchStore]:
     """A buffer for each call of ``lox.log`` and each set of its keys that is delivered together."""
-    counters = _number(_same_profile(usages)) if options.interval else dict.fromkeys(usages, 0)
+    counters = _number(_same_marks(usages)) if options.interval else dict.fromkeys(usages, 0)
     stores: dict[Any, BatchStore] = {}
     by_mark: dict[Any, dict[str, Use]] = {}
     for key, usage in usages.items():
