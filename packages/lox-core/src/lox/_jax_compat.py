@@ -97,13 +97,14 @@ def keep_in_loops(primitive: Any) -> None:
     _pe.custom_partial_eval_rules[primitive] = rule
 
 
-_HOISTING_CODE = _loops._scan_known_hoisting.__code__
+# The second one moves invariants out of scans inside ``jax.checkpoint``.
+_HOISTING_CODE = (_loops._scan_known_hoisting.__code__, _loops._scan_partial_eval_custom.__code__)
 
 
 def _hoisting_out_of_scan() -> bool:
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code is _HOISTING_CODE:
+        if frame.f_code in _HOISTING_CODE:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
