@@ -205,7 +205,8 @@ class logdict(dict[str, Any]):
         return merged._pick({key: key for key in dict.fromkeys((*self, *right))})
 
     def __ior__(self, other: Mapping[str, Any]) -> logdict:  # type: ignore[override]
-        return self | other
+        self.update(other)
+        return self
 
     def _merge_disjoint(self, other: logdict) -> logdict:
         axes = dict.fromkeys((*self._steps, *other._steps))
