@@ -115,6 +115,14 @@ def test_two_processes_with_one_key_get_two_folders(tmp_path):
         assert scalars(folder)["x"] == [(step, float(step)) for step in range(100)]
 
 
+def test_a_name_that_is_taken_between_looking_and_opening_is_left_alone(tmp_path, monkeypatch):
+    for value in (1.0, 2.0):
+        with TensorBoardLogger(tmp_path) as logger:
+            monkeypatch.setattr(logger, "exists", lambda name: False)  # it was not there when we looked
+            logger.log(logger.init(jax.random.key(0)), {"x": value}, step=0)
+    assert [scalars(folder)["x"] for folder in run_folders(tmp_path)] == [[(0, 1.0)], [(0, 2.0)]]
+
+
 def test_files_sort_in_the_order_in_which_they_were_opened(tmp_path):
     logger = TensorBoardLogger(tmp_path)
     paths = []
@@ -133,6 +141,20 @@ def test_each_batch_is_there_before_flush(tmp_path):
         writer.write(records())
         assert len(scalars(tmp_path / "run")["loss"]) == 3
         writer.close()
+
+
+@pytest.mark.parametrize("method", ["flush", "close"])
+def test_flush_and_close_wait_for_the_disk(tmp_path, monkeypatch, method):
+    with TensorBoardLogger(tmp_path) as logger:
+        writer = logger.open(Run("run"))
+        writer.write(records())
+        synced = []
+        real = os.fsync
+        monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino) or real(file))
+        getattr(writer, method)()
+    (path,) = files(tmp_path / "run")
+    # The folder too, or the name of the new file could be lost.
+    assert synced == [path.stat().st_ino, path.parent.stat().st_ino]
 
 
 def test_a_batch_is_one_write(tmp_path, monkeypatch):
