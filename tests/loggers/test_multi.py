@@ -89,8 +89,7 @@ def test_each_logger_keeps_its_own_on_error():
     logger = MultiLogger(Broken(on_error="warn"), MemoryLogger())
     state = logger.init(jax.random.key(0))
     with pytest.warns(LoggerWarning, match="broken"):
-        logger.log(state, {"x": 1})
-        logger.flush()
+        [logger.log(state, {"x": 1}), logger.flush()]
     with pytest.warns(LoggerWarning, match="1 records were lost"):
         logger.close()
 

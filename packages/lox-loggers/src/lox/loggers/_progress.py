@@ -89,8 +89,9 @@ class ProgressLogger(Logger):
 
     def _closed(self) -> None:
         self._open_runs -= 1
-        if self._open_runs == 0 and self._display is not None:
+        if self._open_runs == 0 and self._board.records():
             self._draw()
+        if self._open_runs == 0 and self._display is not None:
             self._display.stop()
             self._display = None
 

@@ -1,0 +1,166 @@
+"""Console and progress: what is seen, on a terminal and elsewhere."""
+
+import io
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+import lox.loggers
+from lox.loggers import ConsoleLogger, LoggerOptionError, ProgressLogger
+from lox.loggers._numbers import short, sparkline
+
+
+def log_steps(logger, runs, steps, key=0):
+    states = jax.vmap(logger.init)(jax.random.split(jax.random.key(key), runs))
+    record = jax.vmap(
+        lambda state, lane, step: logger.log(state, {"loss": lane + step / 10, "acc": lane}, step=step),
+        in_axes=(0, 0, None),
+    )
+    for step in range(steps):
+        record(states, jnp.arange(float(runs)), step)
+    return [run.name for run in logger.runs]
+
+
+def test_lines_where_it_is_no_terminal():
+    out = io.StringIO()
+    with ConsoleLogger(file=out, interval=1000) as logger:
+        (name,) = log_steps(logger, 1, 5)
+        assert out.getvalue() == ""  # not yet time
+        logger.flush()
+        first = out.getvalue()
+        logger.flush()
+        assert out.getvalue() == first  # nothing new, no line
+    assert re.fullmatch(rf"{name}  step=4  loss=0.4  acc=0  \(5 records, .*/s\)\n", out.getvalue())
+
+
+def test_lines_go_to_what_standard_output_is_at_the_time(capsys):
+    with lox.loggers.create("console") as logger:
+        log_steps(logger, 1, 2)
+    assert "loss=0.1" in capsys.readouterr().out
+
+
+def test_many_runs_are_one_line_with_mean_and_range():
+    out = io.StringIO()
+    with ConsoleLogger(file=out, interval=1000) as logger:
+        log_steps(logger, 100, 3)
+    (line,) = out.getvalue().splitlines()
+    assert line.startswith("100 runs  step=2  loss=49.7 [0.2, 99.2]  acc=49.5 [0, 99]  (300 records, ")
+
+
+def test_a_few_runs_have_a_line_each():
+    out = io.StringIO()
+    with ConsoleLogger(file=out, interval=1000) as logger:
+        names = log_steps(logger, 3, 2)
+    assert [line.split()[0] for line in out.getvalue().splitlines()] == names
+
+
+@pytest.mark.parametrize(
+    ("runs", "shown"), [(1, ["key", "latest"]), (4, ["run", "step", "/s"]), (100, ["mean", "min", "max"])]
+)
+def test_the_table_fits_the_terminal_and_says_what_is_asked(runs, shown):
+    out = io.StringIO()
+    with ConsoleLogger(file=out, live=True, interval=1000) as logger:
+        log_steps(logger, runs, 20)
+    last = out.getvalue()
+    assert all(word in last for word in [*shown, "loss", "acc", f"{20 * runs} records", "▁", "█"])
+    assert "step 19" in last
+    assert len(last.splitlines()) < 40  # drawn at the end, not once for each run
+
+
+def test_a_terminal_gets_the_table_and_its_cursor_back():
+    """A real terminal, as far as a program can tell: a pseudo-terminal."""
+    pty = pytest.importorskip("pty")
+    main, other = pty.openpty()
+    with open(other, "w") as terminal:
+        with ConsoleLogger(file=terminal) as logger:
+            log_steps(logger, 1, 3)
+        terminal.flush()
+        seen = os.read(main, 100_000).decode()
+    os.close(main)
+    assert "loss" in seen
+    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")  # hidden while it is drawn, shown again after
+
+
+def test_arrays_are_shown_by_their_mean_and_text_not_at_all():
+    out = io.StringIO()
+    with ConsoleLogger(file=out) as logger:
+        logger.log(logger.init(jax.random.key(0)), {"v": np.array([1.0, 2.0]), "n": {"c": 3 + 4j}, "t": "text"})
+    assert "v=1.5  n/c=5  (1 records" in out.getvalue()
+
+
+def test_the_progress_bar_follows_a_step_axis():
+    def train(xs):
+        def body(total, i):
+            lox.log({"loss": total * 1.0, "hidden": i}, step=i)
+            return total + i, None
+
+        return jax.lax.scan(body, 0, xs)[0]
+
+    out = io.StringIO()
+    with ProgressLogger(40, metrics="lo*", file=out) as logger:
+        state = logger.init(jax.random.key(0))
+        for part in range(4):
+            jax.jit(logger.tap(train, state))(10 * part + jnp.arange(10))
+            logger.flush()
+    lines = out.getvalue().splitlines()
+    assert [line.split()[1:3] for line in lines][-1] == ["40/40", "(100%)"]
+    assert {line.split()[1] for line in lines} >= {"10/40", "20/40", "30/40"}
+    assert lines[-1].endswith("loss=306")
+    assert "hidden" not in out.getvalue()
+
+
+@pytest.mark.parametrize(("runs", "bars"), [(3, 3), (50, 1)])
+def test_vmapped_runs_have_a_bar_each_or_one_for_all(runs, bars):
+    out = io.StringIO()
+    with ProgressLogger(10, file=out, live=True, metrics="loss") as logger:
+        log_steps(logger, runs, 10)
+    final = out.getvalue().rstrip().splitlines()[-bars:]
+    assert all(("500/500" if bars == 1 else "10/10") in line and "loss=" in line for line in final)
+    assert out.getvalue().count("500/500" if bars == 1 else "10/10") <= 3 * bars
+
+
+def test_records_without_the_axis_are_counted_and_an_unknown_end_is_fine():
+    out = io.StringIO()
+    with ProgressLogger(4, file=out) as logger:
+        state = logger.init(jax.random.key(0))
+        for _ in range(4):
+            logger.log(state, {"x": 1})
+    assert "4/4 (100%)" in out.getvalue()
+    with ProgressLogger(file=io.StringIO(), live=True) as logger:
+        log_steps(logger, 2, 3)
+
+
+def test_options():
+    with pytest.raises(LoggerOptionError, match="total=0"):
+        ProgressLogger(0)
+    with pytest.raises(LoggerOptionError, match="interval=-1"):
+        ConsoleLogger(interval=-1)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.0, "0"),
+        (12, "12"),
+        (0.123456, "0.1235"),
+        (1e-9, "1e-09"),
+        (1e12, "1e+12"),
+        (float("nan"), "nan"),
+        (-3.0, "-3"),
+    ],
+)
+def test_short_numbers(number, text):
+    assert short(number) == text
+
+
+def test_sparklines():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([5, 5]) == "▁▁"
+    assert sparkline([1, float("nan"), 2]) == "▁ █"
+    assert sparkline([float("nan")]) == " "
+    assert sparkline(np.arange(1000), width=8) == "▁▂▃▄▅▆▇█"

@@ -1,0 +1,154 @@
+"""CSV and JSON lines."""
+
+import csv
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lox
+import lox.loggers
+from lox.loggers import CsvLogger, JsonlLogger, Run
+from lox.loggers._text import plain, plain_column
+
+NAME = "0000000000000000"
+
+
+def lines(path):
+    return [json.loads(line) for line in (path / f"{NAME}.jsonl").read_text().splitlines()]
+
+
+def cells(path):
+    with open(path / f"{NAME}.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def log(kind, path, *records, **options):
+    with kind(path, **options) as logger:
+        state = logger.init(jax.random.key(0))
+        for record, steps in records:
+            logger.log(state, record, **steps)
+
+
+def test_jsonl_has_one_object_for_each_record(tmp_path):
+    record = {"loss": np.float32(0.1), "n": {"w": jnp.arange(3), "b": (True, 1 + 2j)}, "note": 'a "b"\n'}
+    log(JsonlLogger, tmp_path, (record, {"step": 3}), ({"loss": 2}, {}))
+    expected = {"step": 3, "loss": 0.1, "n/b/0": True, "n/b/1": [1.0, 2.0], "n/w": [0, 1, 2], "note": 'a "b"\n'}
+    assert lines(tmp_path) == [expected, {"loss": 2}]
+
+
+def test_jsonl_is_strict_json_also_where_numbers_are_not_finite(tmp_path):
+    log(JsonlLogger, tmp_path, ({"x": jnp.asarray([jnp.nan, jnp.inf, -jnp.inf]), "y": float("nan")}, {}))
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    line = (tmp_path / f"{NAME}.jsonl").read_text()
+    assert json.loads(line, parse_constant=refuse) == {"x": ["NaN", "Infinity", "-Infinity"], "y": "NaN"}
+
+
+def test_csv_grows_columns_without_losing_a_cell(tmp_path):
+    log(
+        CsvLogger,
+        tmp_path,
+        ({"a": 1}, {"step": 0}),
+        ({"b": 'x, "y"\nz'}, {"step": 1}),
+        ({"a": 2, "c": jnp.arange(2)}, {"epoch": 5}),
+    )
+    assert cells(tmp_path) == [
+        {"step": "0", "a": "1", "b": "", "epoch": "", "c": ""},
+        {"step": "1", "a": "", "b": 'x, "y"\nz', "epoch": "", "c": ""},
+        {"step": "", "a": "2", "b": "", "epoch": "5", "c": "[0, 1]"},
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == [f"{NAME}.csv"]
+
+
+@pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
+def test_a_step_and_a_value_of_one_name_are_kept_apart(tmp_path, kind):
+    log(kind, tmp_path, ({"step": 7, "loss": 1}, {"step": 0}), ({"epoch": 3}, {}), ({"loss": 2}, {"epoch": 9}))
+    rows = cells(tmp_path) if kind is CsvLogger else lines(tmp_path)
+    rows = [{label: int(cell) for label, cell in row.items() if cell != ""} for row in rows]
+    assert rows == [{"step": 0, "step (value)": 7, "loss": 1}, {"epoch": 3}, {"epoch (step)": 9, "loss": 2}]
+
+
+def test_keys_with_equal_steps_share_a_row(tmp_path):
+    def f(xs):
+        def body(c, i):
+            lox.log({"loss": i * 2}, step=i)
+            lox.log({"accuracy": i * 3}, step=i)
+            return c, None
+
+        return jax.lax.scan(body, 0, xs)[0]
+
+    with JsonlLogger(tmp_path) as logger:
+        logger.spool(f, logger.init(jax.random.key(0)))(jnp.arange(3))
+    assert lines(tmp_path) == [{"step": i, "loss": 2 * i, "accuracy": 3 * i} for i in range(3)]
+
+
+def test_two_values_of_one_name_are_an_error_that_names_them(tmp_path):
+    with JsonlLogger(tmp_path) as logger:
+        state = logger.init(jax.random.key(0))
+        logger.log(state, {"a/b": 1, "a": {"b": 2}})
+        with pytest.raises(lox.loggers.RecordError, match="called 'a/b'"):
+            logger.flush()
+
+
+@pytest.mark.parametrize(("kind", "suffix"), [(CsvLogger, "csv"), (JsonlLogger, "jsonl")])
+def test_half_a_line_that_a_kill_left_is_cut_off_when_resumed(tmp_path, kind, suffix):
+    records = [({"loss": i, "n": {"w": i}}, {"step": i}) for i in range(4)]
+    log(kind, tmp_path, *records[:3])
+    file = tmp_path / f"{NAME}.{suffix}"
+    file.write_text(file.read_text()[:-4])
+    log(kind, tmp_path, *records, if_exists="resume")
+    rows = cells(tmp_path) if kind is CsvLogger else lines(tmp_path)
+    assert [int(row["step"]) for row in rows] == [0, 1, 2, 3]
+    assert [int(row["n/w"]) for row in rows] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
+def test_resuming_an_empty_run_works(tmp_path, kind):
+    log(kind, tmp_path)
+    log(kind, tmp_path, ({"x": 1}, {"step": 1}), if_exists="resume")
+    assert len(cells(tmp_path) if kind is CsvLogger else lines(tmp_path)) == 1
+
+
+@hypothesis.given(st.lists(st.floats(width=32), min_size=1))
+def test_float32_is_given_in_few_digits_and_comes_back_exactly(numbers):
+    column = np.asarray(numbers, np.float32)
+    back = np.asarray(plain_column(column), np.float32)
+    assert np.array_equal(back, column, equal_nan=True)
+    assert len(repr(plain(np.float32(0.1)))) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.bool_(True), True),
+        (np.int8(-3), -3),
+        (np.float16(0.1), 0.1),
+        (ml_dtypes.bfloat16(0.5), 0.5),
+        (np.array(3, ml_dtypes.int4), 3),
+        (np.complex64(1 - 2j), [1.0, -2.0]),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (np.array("text"), "text"),
+    ],
+)
+def test_plain_values(value, expected):
+    assert plain(value) == expected
+    assert type(plain(value)) is type(expected)
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path):
+    for kind, suffix in ((CsvLogger, "csv"), (JsonlLogger, "jsonl")):
+        (tmp_path / f"{NAME}.{suffix}").write_text("mine\n")
+        with kind(tmp_path) as logger:
+            with pytest.raises(lox.loggers.RunExistsError):
+                logger.open(Run(NAME))
+            logger.init(jax.random.key(0))
+            assert logger.runs[0].name == f"{NAME}-2"
+        assert (tmp_path / f"{NAME}.{suffix}").read_text() == "mine\n"
