@@ -262,6 +262,7 @@ class Builder(Walker):
             return self.run(s.body, scope.inner(x, depth=scope.depth + 1))
 
         scope.v.append(jax.vmap(function)(scope.vector(s.a)))
+        scope.f.append(bound(add_up(scope.v[-1])))
 
     def call_spool(self, s: Call, scope: Scope) -> None:
         def function(x: Array) -> Array:

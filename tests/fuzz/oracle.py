@@ -294,6 +294,7 @@ class Oracle(Walker):
             results.append(self.run(s.body, scope.inner(scope.vector(s.a)[lane], depth=scope.depth + 1)))
         self.lanes = outside
         scope.v.append(tuple(results))
+        scope.f.append(bound(autodiff.add(*results)))
 
     def call_spool(self, s: Call, scope: Scope) -> None:
         from tests.fuzz.expect import digest_expected

@@ -1,0 +1,42 @@
+"""Programs that once broke a law, as small as they could be made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from tests.fuzz import laws
+from tests.fuzz.laws import Case
+from tests.fuzz.program import Block, Call, Key, Log, Program, Scan
+
+
+@dataclasses.dataclass(frozen=True)
+class Find:
+    """``rows``: the values of each key, in order, when the program is spooled (or its gradient, ``of_gradient``)."""
+
+    name: str
+    law: Callable[[Case], None]
+    program: Program
+    rows: dict[str, list[float]]
+    turn: int = 0
+    of_gradient: bool = False
+
+
+F0, F1 = Key("f", 0), Key("f", 1)
+
+FINDS: tuple[Find, ...] = (
+    Find(
+        "two marks side by side shared the counter of tap's interval",
+        laws.taps,
+        Program(Block((Log((F0,)), Log((F1,)))), lane_safe=True),
+        {"f0/@0": [2.0], "f1/@0": [2.0]},
+        turn=2,
+    ),
+    Find(
+        "under grad of checkpoint, a loop-invariant mark left its scan",
+        laws.gradients,
+        Program(Block((Call("checkpoint", 0, Block((Scan("scan", 2, 0, Block((Log((F1,)),))),))),)), lane_safe=True),
+        {"f1/@0": [2.0, 2.0]},
+        of_gradient=True,
+    ),
+)

@@ -1,0 +1,78 @@
+"""A few hundred random programs, and those that once broke a law. More of them: ``hatch run fuzz 20000``."""
+
+from __future__ import annotations
+
+import random
+
+import hypothesis
+import jax
+import pytest
+from hypothesis import strategies as st
+
+from tests.fuzz import expect, laws
+from tests.fuzz.finds import FINDS, Find
+from tests.fuzz.generate import from_seed, generate
+from tests.fuzz.laws import Case
+from tests.fuzz.runner import check, laws_for
+from tests.fuzz.shrink import shrink
+
+CHUNK = 10
+
+
+@pytest.mark.parametrize("first", range(0, 240, CHUNK))
+def test_random_programs_keep_every_law(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        failure = check(from_seed(seed), seed, laws_for(seed))
+        assert failure is None, f"seed {seed}: {failure}"
+    jax.clear_caches()
+
+
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(source=st.randoms(use_true_random=False), turn=st.integers(0, 11))
+def test_programs_that_hypothesis_makes_keep_every_law(source: random.Random, turn: int) -> None:
+    failure = check(generate(source), turn)
+    assert failure is None, str(failure)
+
+
+@pytest.mark.parametrize("find", FINDS, ids=lambda find: find.name)
+def test_what_once_broke_a_law_keeps_it(find: Find) -> None:
+    case = Case(find.program, find.turn)
+    run = case.gradient_run if find.of_gradient else case.run
+    rows = {key: [row.value for row in rows] for key, rows in expect.rows_by_key(run.rows).items()}
+    assert rows == find.rows
+    for law in (find.law, *laws.LAWS):
+        law(case)
+
+
+def test_a_seed_makes_the_same_program_again() -> None:
+    assert from_seed(7) == from_seed(7)
+    assert len({repr(from_seed(seed)) for seed in range(50)}) == 50
+
+
+def test_the_text_of_a_program_is_its_source() -> None:
+    from tests.fuzz import program as language
+
+    for seed in range(20):
+        program = from_seed(seed)
+        assert eval(repr(program), vars(language)) == program
+
+
+def test_shrinking_keeps_what_fails_and_nothing_else() -> None:
+    program = next(p for p in map(from_seed, range(100)) if p.has("checkpoint") and len(list(p.statements())) > 4)
+    smallest = shrink(program, lambda candidate: candidate.has("checkpoint"))
+    assert smallest.has("checkpoint")
+    assert len(list(smallest.statements())) == 1
+
+
+def test_the_oracle_notices_a_changed_program() -> None:
+    """The laws can fail: the JAX function of one program does not keep those of another."""
+    programs = [p for p in map(from_seed, range(40)) if not laws.Case(p).uses == {}]
+    noticed = 0
+    for one, other in zip(programs[:10], programs[1:11], strict=True):
+        case = Case(one)
+        case.f = Case(other).f
+        try:
+            laws.spool_rows(case)
+        except Exception:
+            noticed += 1
+    assert noticed == 10
