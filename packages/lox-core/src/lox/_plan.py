@@ -186,7 +186,7 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) ->
     if isinstance(kind, Reduction):
         for plan in plans:
             for leaf in plan.leaves:
-                check_reducible(plan.key, leaf.dtype, plan.usage.uses[0].mark.site)
+                check_reducible(plan.key, leaf.dtype, kind, plan.usage.uses[0].mark.site)
         store, bounded, capacity = ReduceStore(kind, leaves, steps, options.interval or 1), False, None
     else:
         rows, capacity = kind

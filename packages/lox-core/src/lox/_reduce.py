@@ -309,9 +309,15 @@ def _known() -> str:
     return f"known are {', '.join(map(repr, (*_REDUCERS, APPEND)))}, a lox.Reducer, or a tuple of them"
 
 
-def check_reducible(key: str, dtype: Any, site: str) -> None:
+def check_reducible(key: str, dtype: Any, reduction: Reduction, site: str) -> None:
     if is_key(dtype):
         raise LogTypeError(f"lox.log at {site}: {key!r} holds random keys, which cannot be reduced; use reduce='append'")
+    extremes = [name for name, reducer in reduction.reducers if isinstance(reducer, _Extreme)]
+    if extremes and jnp.issubdtype(dtype, jnp.complexfloating):
+        raise OptionError(
+            f"lox.log at {site}: {key!r} holds complex numbers, which have no {extremes[0]}; log their real part or their "
+            "absolute value, or choose another reduction"
+        )
 
 
 def reduce_logdict(logs: Any, how: Any) -> Any:
