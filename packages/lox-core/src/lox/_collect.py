@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from lox import _jax_compat as compat
 from lox._mark import Record, log_p, marks_are_wanted, stop_gradient, watch_p
@@ -116,7 +116,7 @@ class Collector:
         env.update(zip(body.invars, args, strict=True))
         for eqn in body.eqns:
             invals = [read(atom) for atom in eqn.invars]
-            with compat.equation_context(eqn):
+            with compat.source_context(eqn), eqn.ctx.manager:
                 outs = self._step(eqn, invals, frame)
             env.update(zip(eqn.outvars, outs, strict=True))
         return [read(atom) for atom in body.outvars]
@@ -137,7 +137,7 @@ class Collector:
     def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
         # A constant operand is a literal of the jaxpr.
         operands = [
-            value if isinstance(value, jax.Array) else jnp.asarray(value, atom.aval.dtype)
+            value if isinstance(value, jax.Array) else np.asarray(value, atom.aval.dtype)
             for value, atom in zip(invals, eqn.invars, strict=True)
         ]
         marked = record = Record.of(eqn.params["mark"], operands)

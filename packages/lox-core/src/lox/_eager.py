@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,10 +21,20 @@ from lox import _jax_compat as compat
 Array = Any
 
 
-def dispatcher(fun: Callable[..., Any], transformed: Callable[..., Any]) -> Callable[..., Any] | None:
-    """``transformed`` jitted as ``fun`` is, or None where ``fun`` is not jitted, or in a special way."""
+def dispatcher(fun: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any] | None:
+    """``run(fun, args, kwargs)`` jitted as ``fun`` is, or None where ``fun`` is not jitted, or in a special way."""
     options = compat.jit_options(fun)
-    return None if options is None else jax.jit(transformed, **options)
+    if options is None:
+        return None
+    # Held weakly: this is remembered as long as `fun` lives.
+    reference = weakref.ref(fun)
+
+    def dispatched(*args: Any, **kwargs: Any) -> Any:
+        return run(reference(), args, kwargs)
+
+    dispatched.__name__ = getattr(fun, "__name__", "dispatched")
+    dispatched.__signature__ = inspect.signature(fun)  # type: ignore[attr-defined]
+    return jax.jit(dispatched, **options)
 
 
 class EagerProgram:
@@ -112,5 +124,5 @@ def _shared(primitive: Any, params: Any, context: _Context) -> Callable[..., Seq
 def _bind(eqn: Any, literals: tuple[Any, ...], *variables: Array) -> Sequence[Array]:
     rest = iter(variables)
     invals = [next(rest) if literal is None else literal.val for literal in literals]
-    with compat.equation_context(eqn):
+    with compat.source_context(eqn), eqn.ctx.manager:
         return compat.bind_eqn(eqn, invals)

@@ -23,7 +23,7 @@ import numpy as np
 from lox import _jax_compat as compat
 from lox._errors import LogTypeError, OrderError
 from lox._logdict import logdict
-from lox._words import Layout, is_key, key_words
+from lox._words import Layout, is_key
 
 Array = Any
 
@@ -81,19 +81,22 @@ def call(fun: Callable[..., np.ndarray], operands: Any, result: jax.ShapeDtypeSt
 
 
 def pack_leaves(leaves: Sequence[Any]) -> tuple[list[Array], Layout]:
-    arrays = [_to_device_form(leaf) for leaf in leaves]
+    arrays = [leaf if isinstance(leaf, jax.Array) else _as_jax_takes_it(leaf) for leaf in leaves]
     # Eagerly there is nothing to gain from packing, and numpy need not go to the device and back.
     layout = Layout.of(arrays) if compat.tracing_now() else Layout.of(arrays, 0)
-    return layout.pack(arrays), layout
+    return [host_form(array) for array in layout.pack(arrays)], layout
 
 
-def _to_device_form(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array):
-        return jax.random.key_data(leaf) if is_key(leaf.dtype) else leaf
+def host_form(array: Array) -> Array:
+    """PRNG keys reach the host as their words."""
+    return jax.random.key_data(array) if is_key(array.dtype) else array
+
+
+def _as_jax_takes_it(leaf: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.dtype == object:
         raise LogTypeError(f"lox: cannot send a value of type {type(leaf).__name__} to the host")
-    # As JAX would: 64-bit values are 32-bit ones unless x64 mode is on.
+    # 64-bit values are 32-bit ones unless x64 mode is on.
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
@@ -225,7 +228,9 @@ def _deliver_lowering(ctx: Any, *operands: Any, has_alive: bool, masked: bool, *
 def _deliver_if_any_alive(alive: Array, *arrays: Array, **params: Any) -> list[Array]:
     if params["results"]:
         return host_call_p.bind(alive, *arrays, **params)
-    jax.lax.cond(jnp.any(alive), lambda: host_call_p.bind(alive, *arrays, **params), lambda: [])
+    # One lane: it is alive if the call is made.
+    operands, rest = ([], {**params, "has_alive": False}) if alive.size == 1 else ([alive], params)
+    jax.lax.cond(jnp.any(alive), lambda: host_call_p.bind(*operands, *arrays, **rest), lambda: [])
     return []
 
 

@@ -5,7 +5,6 @@ No other file imports ``jax._src``. Each fork says up to or from which version i
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -162,7 +161,8 @@ def type_key(array: Any) -> Any:
     if isinstance(array, Tracer):
         return jax.typeof(array)
     if isinstance(array, jax.Array):
-        return array.shape, array.dtype, array.weak_type, array.sharding
+        # Random keys have no weak types.
+        return array.shape, array.dtype, getattr(array, "weak_type", False), array.sharding
     return array.shape, array.dtype
 
 
@@ -240,13 +240,10 @@ def define_transpose(primitive: Any, rule: Callable[..., Any]) -> None:
     ad.primitive_transposes[primitive] = rule
 
 
-def equation_context(eqn: Any) -> Any:
-    """Name stack, traceback and configuration that an equation was traced under."""
+def source_context(eqn: Any) -> Any:
+    """Name stack and traceback of the code that an equation was traced from."""
     stack = _source_info_util.current_name_stack() + eqn.source_info.name_stack
-    context = contextlib.ExitStack()
-    context.enter_context(_source_info_util.user_context(eqn.source_info.traceback, name_stack=stack))
-    context.enter_context(eqn.ctx.manager)
-    return context
+    return _source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
 
 
 def all_jaxprs_in_params(params: dict[str, Any]) -> Iterator[Any]:
@@ -334,3 +331,8 @@ def manual_axes_of(eqn: Any) -> frozenset[str]:
     """The mesh axes a shard_map is manual over. The parameter was renamed in 0.10."""
     params = eqn.params
     return params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+
+
+def key_impl_name(dtype: Any) -> str:
+    """The generator of a dtype of random keys; ``jax.random.key_impl`` wants an array."""
+    return str(dtype._impl.name)

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lox import _jax_compat as compat
 from lox._errors import LaneError
@@ -168,4 +169,7 @@ compat.define_transpose(watch_p, _watch_transpose)
 
 
 def stop_gradient(leaf: Any) -> Any:
-    return jax.lax.stop_gradient(leaf) if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf
+    """``leaf`` without its tangents; a constant has none."""
+    if isinstance(leaf, np.ndarray) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    return jax.lax.stop_gradient(leaf)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from lox import _program, _rules
@@ -28,30 +27,17 @@ def nolog(fun: Callable[P, R]) -> Callable[P, R]:
     >>> print(lox.spool(lox.nolog(f))(1.0))
     (2.0, {})
     """
-    known = _program.programs.programs_of(fun)
-
-    @functools.wraps(fun)
-    def silent(*args: Any, **kwargs: Any) -> Any:
-        signature = _program.Signature(args, kwargs)
-
-        def make() -> tuple[_program.Program, bool]:
-            traced = _program.trace(fun, signature, marks=False)
-            return _silent_program(traced, signature.arrays), not traced.holds_tracers()
-
-        program = _program.lookup(known, ("nolog", signature.key()), make)
-        return program(*signature.arrays)
-
-    return _program.dispatch(fun, known, "nolog", silent)
+    return _program.transform(fun, "nolog", _interpreter, lambda out, _: out, marks=False)
 
 
-def _silent_program(traced: _program.Traced, arrays: list[Array]) -> _program.Program:
+def _interpreter(traced: _program.Traced) -> Callable[[list[Array], list[Array]], Any]:
     silencer = Silencer(Survey(lambda mark, key: False, _rules, also=_WITH_RULES), _rules, keep=False)
 
-    def interpret(operands: list[Array], arrays: Sequence[Array]) -> Any:
+    def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         del operands
         return silencer.run(traced.jaxpr, arrays, Frame(Context({}), nested=False)), ()
 
-    return _program.compile_program(traced, interpret, [], arrays, lambda result, _: result)
+    return interpret
 
 
 class Silencer(Collector):

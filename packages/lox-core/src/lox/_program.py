@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -41,19 +41,6 @@ class Traced:
         return any(isinstance(const, compat.Tracer) for const in compat.open_jaxpr(self.jaxpr)[1])
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """The interpreted function: evaluate ``jaxpr`` on the arrays, then ``rebuild`` the result."""
-
-    in_trace: Callable[..., list[Array]]
-    eagerly: Callable[[], Callable[..., list[Array]]]
-    rebuild: Callable[[list[Array]], Any]
-
-    def __call__(self, *arrays: Array) -> Any:
-        evaluate = self.in_trace if compat.tracing_now() else self.eagerly()
-        return self.rebuild(evaluate(*arrays))
-
-
 def is_array(leaf: Any) -> bool:
     return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype != object and not (
         isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "USVMm"
@@ -68,7 +55,7 @@ class Signature:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         leaves, self.tree = jax.tree.flatten((args, kwargs))
         self.is_array = tuple(map(is_array, leaves))
-        self.arrays = [leaf for leaf, array in zip(leaves, self.is_array, strict=True) if array]
+        self.arrays = [_on_device(leaf) for leaf, array in zip(leaves, self.is_array, strict=True) if array]
         self.static = [leaf for leaf, array in zip(leaves, self.is_array, strict=True) if not array]
 
     def key(self) -> Any:
@@ -79,6 +66,11 @@ class Signature:
     def restore(self, arrays: list[Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         rest, static = iter(arrays), iter(self.static)
         return self.tree.unflatten([next(rest) if array else next(static) for array in self.is_array])
+
+
+def _on_device(leaf: Any) -> Array:
+    """numpy values as JAX takes them: 64-bit ones are 32-bit ones unless x64 mode is on."""
+    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
 
 
 def _exact(value: Any) -> Any:
@@ -112,38 +104,60 @@ def trace(fun: Callable[..., Any], signature: Signature, *, marks: bool = True) 
     return Traced(jaxpr, rebuild)
 
 
-def compile_program(
-    traced: Traced, interpret: Callable[..., Any], operands: list[Array], arrays: list[Array], finish: Callable[[Any, Any], Any]
-) -> Program:
-    """Interpret a traced function into a plain jaxpr.
+class Program:
+    """A traced function and its interpretation: ``interpret(operands, arrays) -> (outs, extra)``.
 
-    Args:
-      interpret: ``interpret(operands, arrays) -> (outs, extra)``, the interpretation of the jaxpr.
-      finish: ``finish(result, extra)`` makes what the transformed function returns.
+    A call returns what the function returned, and what the interpretation adds to it. The first call inside a trace
+    interprets right there, so that nothing is traced twice. Later ones, and calls outside any trace, evaluate the plain
+    jaxpr that the interpretation comes to, which is made once.
     """
-    trees: list[Any] = []
 
-    def flat(operands: list[Array], *arrays: Array) -> list[Array]:
-        outs, extra = interpret(operands, arrays)
-        leaves, tree = jax.tree.flatten(extra)
-        trees[:] = [tree, len(outs)]
-        return [*outs, *leaves]
+    def __init__(self, traced: Traced, interpret: Callable[[list[Array], list[Array]], Any]) -> None:
+        self._traced = traced
+        self._interpret = interpret
+        self._used = False
+        self._plain: tuple[Any, Any, int, dict[int, Array]] | None = None
+        self._eager: EagerProgram | None = None
 
-    plain = jax.make_jaxpr(flat)(operands, *arrays)
-    tree, num_outs = trees
-    # A constant output is a literal of the jaxpr.
-    literals: dict[int, Any] = {
-        i: atom for i, atom in enumerate(plain.jaxpr.outvars) if isinstance(atom, compat.Literal)
-    }
-    with jax.ensure_compile_time_eval():
-        constants = {i: jnp.asarray(literal.val, literal.aval.dtype) for i, literal in literals.items()}
-
-    def rebuild(flat_outs: list[Array]) -> Any:
+    def __call__(self, operands: list[Array], arrays: list[Array]) -> tuple[Any, Any]:
+        tracing = compat.tracing_now()
+        if tracing and not self._used:
+            self._used = True
+            outs, extra = self._interpret(operands, arrays)
+            return self._traced.rebuild(_as_arrays(outs)), jax.tree.map(_on_device, extra)
+        if self._plain is None:
+            self._plain = self._flatten(operands, arrays)
+        jaxpr, tree, num_outs, constants = self._plain
+        if tracing:
+            flat = compat.evaluator(jaxpr)(*operands, *arrays)
+        else:
+            self._eager = self._eager or EagerProgram(jaxpr)
+            flat = self._eager(*operands, *arrays)
         for i, constant in constants.items():
-            flat_outs[i] = constant
-        return finish(traced.rebuild(flat_outs[:num_outs]), tree.unflatten(flat_outs[num_outs:]))
+            flat[i] = constant
+        return self._traced.rebuild(flat[:num_outs]), tree.unflatten(flat[num_outs:])
 
-    return Program(compat.evaluator(plain), functools.cache(lambda: EagerProgram(plain)), rebuild)
+    def _flatten(self, operands: list[Array], arrays: list[Array]) -> tuple[Any, Any, int, dict[int, Array]]:
+        trees: list[Any] = []
+
+        def flat(operands: list[Array], *arrays: Array) -> list[Array]:
+            outs, extra = self._interpret(operands, list(arrays))
+            leaves, tree = jax.tree.flatten(extra)
+            trees[:] = [tree, len(outs)]
+            return [*outs, *leaves]
+
+        jaxpr = jax.make_jaxpr(flat)(operands, *arrays)
+        # A constant output is a literal of the jaxpr.
+        literals: dict[int, Any] = {
+            i: atom for i, atom in enumerate(jaxpr.jaxpr.outvars) if isinstance(atom, compat.Literal)
+        }
+        with jax.ensure_compile_time_eval():
+            constants = {i: jnp.asarray(literal.val, literal.aval.dtype) for i, literal in literals.items()}
+        return jaxpr, *trees, constants
+
+
+def _as_arrays(leaves: list[Any]) -> list[Array]:
+    return [leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves]
 
 
 class Cache:
@@ -151,7 +165,7 @@ class Cache:
 
     Plain functions and jitted ones are remembered globally, as long as they live: ``lox.spool(f)(x)`` in a loop makes
     a new wrapper each time. Bound methods and other callables may hold state that changes: they are remembered by
-    their wrapper alone.
+    their wrapper alone. Nothing that is remembered may hold the function itself, or it would live for ever.
     """
 
     def __init__(self) -> None:
@@ -171,7 +185,7 @@ programs = Cache()
 
 
 def lookup(known: OrderedDict[Any, Any], key: Any, make: Callable[[], tuple[Any, bool]]) -> Any:
-    """The program for ``key``; ``make`` returns a new one and whether it may be kept."""
+    """What is known under ``key``; ``make`` returns something new and whether it may be kept."""
     try:
         found = known.get(key)
     except TypeError:  # a static argument that cannot be hashed
@@ -185,20 +199,43 @@ def lookup(known: OrderedDict[Any, Any], key: Any, make: Callable[[], tuple[Any,
     return found
 
 
-def dispatch(fun: Callable[..., Any], known: OrderedDict[Any, Any], label: Any, transformed: Callable[..., Any]) -> Any:
-    """``transformed``, called outside any trace through the dispatcher of a jitted ``fun``."""
-    try:
-        fast = known.get(("jitted", label))
-    except TypeError:
-        return transformed
-    if fast is None:
-        fast = dispatcher(fun, transformed)
-        if fast is None:
-            return transformed
-        known["jitted", label] = fast
+def transform(
+    fun: Callable[..., Any],
+    label: Any,
+    interpreter: Callable[[Traced], Callable[[list[Array], list[Array]], Any]],
+    finish: Callable[[Any, Any], Any],
+    operands: Sequence[Array] = (),
+    marks: bool = True,
+) -> Callable[..., Any]:
+    """A function with the signature of ``fun`` that runs an interpretation of it.
+
+    Args:
+      label: the transformation and its options; programs of equal labels are shared.
+      interpreter: makes the interpretation of a traced function.
+      finish: ``finish(result, extra)`` is what the transformed function returns.
+      operands: arrays that the interpretation needs besides the arguments.
+      marks: whether ``fun`` is traced with its marks.
+    """
+    known = programs.programs_of(fun)
+    operands = list(operands)
+
+    def run(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        signature = Signature(args, kwargs)
+
+        def make() -> tuple[Program, bool]:
+            traced = trace(fun, signature, marks=marks)
+            return Program(traced, interpreter(traced)), not traced.holds_tracers()
+
+        key = (label, tuple(map(compat.type_key, operands)), signature.key())
+        return finish(*lookup(known, key, make)(operands, signature.arrays))
+
+    # Operands change from call to call: they must not become constants of a jitted function.
+    jitted = None if operands else lookup(known, ("jitted", label), lambda: (dispatcher(fun, run), True))
 
     @functools.wraps(fun)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return transformed(*args, **kwargs) if compat.tracing_now() else fast(*args, **kwargs)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        if jitted is not None and not compat.tracing_now():
+            return jitted(*args, **kwargs)
+        return run(fun, args, kwargs)
 
-    return call
+    return transformed

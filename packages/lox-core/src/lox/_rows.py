@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
 Array = Any
@@ -87,7 +88,10 @@ class SharedJoin:
 
     def _join(self, column: tuple[Array, ...], lengths: tuple[int | None, ...]) -> Array:
         label = tuple(map(id, column))
-        if label not in self._joined:
+        if label not in self._joined and all(isinstance(x, np.ndarray) for x in column):
+            parts = [x[None] if length is None else x for x, length in zip(column, lengths, strict=True)]
+            self._joined[label] = np.concatenate(parts)
+        elif label not in self._joined:
             parts = [
                 lax.expand_dims(x, (0,)) if length is None else x for x, length in zip(column, lengths, strict=True)
             ]

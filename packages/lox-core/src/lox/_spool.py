@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -56,39 +56,27 @@ def spool(
     {'carry': [0, 1, 3]}
     """
     options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
-    known = _program.programs.programs_of(fun)
-
-    @functools.wraps(fun)
-    def spooled(*args: Any, **kwargs: Any) -> tuple[Any, logdict]:
-        signature = _program.Signature(args, kwargs)
-
-        def make() -> tuple[_program.Program, bool]:
-            traced = _program.trace(fun, signature)
-            return _spool_program(traced, options, signature.arrays), not traced.holds_tracers()
-
-        program = _program.lookup(known, ("spool", options, signature.key()), make)
-        out, logs = program(*signature.arrays)
-        if compat.tracing_now():
-            logs = jax.tree.map(lambda leaf: stop_gradient(leaf) if isinstance(leaf, jax.Array) else leaf, logs)
-        return out, logs
-
-    return _program.dispatch(fun, known, ("spool", options), spooled)
+    return _program.transform(fun, ("spool", options), functools.partial(_interpreter, options), _without_gradients)
 
 
-def _spool_program(traced: _program.Traced, options: SpoolOptions, arrays: list[Array]) -> _program.Program:
+def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
+    """Logged values carry no gradient. Inside loops and calls that is seen to where they are recorded."""
+    return out, jax.tree.map(stop_gradient, logs) if compat.tracing_now() else logs
+
+
+def _interpreter(options: SpoolOptions, traced: _program.Traced) -> Callable[[list[Array], list[Array]], Any]:
     survey = Survey(options.selection, _rules)
     plan = make_plan(survey(traced.jaxpr).usages, options)
-    collector = Spooler(survey, _rules, options.keep_logs, plan)
+    spooler = Spooler(survey, _rules, options.keep_logs, plan)
 
-    def interpret(operands: list[Array], arrays: Sequence[Array]) -> Any:
+    def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         del operands
         frame = Frame(Context({i: group.init() for i, group in enumerate(plan.groups)}), nested=False)
-        outs = collector.run(traced.jaxpr, arrays, frame)
-        collector.settle(frame, frozenset(frame.state))
-        logs = assemble(plan, frame)
-        return outs, logs.prefix(options.prefix) if options.prefix else logs
+        outs = spooler.run(traced.jaxpr, arrays, frame)
+        spooler.settle(frame, frozenset(frame.state))
+        return outs, assemble(plan, frame).prefix(options.prefix)
 
-    return _program.compile_program(traced, interpret, [], arrays, lambda result, logs: (result, logs))
+    return interpret
 
 
 class Spooler(Collector):

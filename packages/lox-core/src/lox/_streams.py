@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from lox._host import Delivery, deliver, pack_leaves, split_alive
+from lox._host import Delivery, deliver, host_form, pack_leaves, split_alive
 from lox._logdict import logdict
 from lox._stores import Aval, RingStore
 from lox._words import Layout
@@ -102,14 +102,15 @@ class RecordTarget:
         new, update = logdict.__new__, dict.update
 
         def run(words: Any) -> tuple[()]:
-            words = np.asarray(words)
             if one_dtype is not None:
                 values: Any = words.view(one_dtype)
             else:
                 values = [words[i].view(dtype) for i, dtype in enumerate(dtypes[:number])]
             logs = new(logdict)
-            update(logs, zip(names, values, strict=False))
-            logs._steps = {axis: dict.fromkeys(names, words[number + i].view(dtypes[number + i])) for i, axis in enumerate(axes)}
+            update(logs, zip(names, values))  # noqa: B905 (the steps follow the values)
+            logs._steps = {}
+            for i, axis in enumerate(axes, number):
+                logs._steps[axis] = dict.fromkeys(names, words[i].view(dtypes[i]))
             logs._counts, logs._stacked, logs._bounds = counts.copy(), nothing, {}
             callback(logs)
             return ()
@@ -119,22 +120,24 @@ class RecordTarget:
 
 @dataclasses.dataclass(frozen=True)
 class RowsTarget:
-    """Receives a buffer: the receiver's operands, how many rows are used, then the rows."""
+    """Receives a buffer: the receiver's operands, how many rows are used (unless it is full), then the rows."""
 
     handle: Callable[[Delivery], None]
     form: Form
     ring: RingStore
     layout: Layout  # of the operands and the count
     operand_tree: Any
+    full: bool
 
     def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
         num_buffers = len(jax.eval_shape(self.ring.init)[1])
 
         def run(*arrays: np.ndarray) -> tuple[()]:
             alive, rest = split_alive(lanes, has_alive, arrays)
-            *operands, count = self.layout.unpack_numpy(rest[:-num_buffers])
+            operands = self.layout.unpack_numpy(rest[:-num_buffers])
+            count = self.ring.rows if self.full else operands.pop()
             rows = [buffer[(slice(None),) * len(lanes) + (slice(self.ring.rows),)] for buffer in rest[-num_buffers:]]
-            counts = dict.fromkeys(self.form.names, count if lanes else int(count))
+            counts = dict.fromkeys(self.form.names, count if np.ndim(count) else int(count))
             logs = self.form.logs(self.ring.layout.unpack_numpy(rows), counts, stacked=True)
             self.handle(Delivery(lanes, alive, self.operand_tree.unflatten(operands), logs))
             return ()
@@ -160,10 +163,12 @@ class Stream:
         arrays, layout = pack_leaves([*operands, *leaves])
         self._deliver(RecordTarget(self.handle, self.form, layout, tree), arrays, due)
 
-    def send_rows(self, ring: RingStore, count: Array, buffers: Sequence[Array], due: Array) -> None:
+    def send_rows(self, ring: RingStore, count: Array | None, buffers: Sequence[Array], due: Array) -> None:
+        """Send a buffer with ``count`` rows in use; None: all."""
         operands, tree = jax.tree.flatten(self.operands)
-        arrays, layout = pack_leaves([*operands, count])
-        self._deliver(RowsTarget(self.handle, self.form, ring, layout, tree), [*arrays, *buffers], due)
+        arrays, layout = pack_leaves([*operands, *([] if count is None else [count])])
+        target = RowsTarget(self.handle, self.form, ring, layout, tree, full=count is None)
+        self._deliver(target, [*arrays, *map(host_form, buffers)], due)
 
     def _deliver(self, target: Any, arrays: Sequence[Array], due: Array | None) -> None:
         alive = self.alive if due is None else due if self.alive is True else self.alive & due
@@ -189,8 +194,8 @@ class BatchStore:
         number = len(self.leaves)
         count, buffers = self._ring.add(state, leaves[:number], leaves[number:], due)
         full = count == self.rows
-        stream.send_rows(self._ring, count, buffers, full)
-        return jnp.where(full, 0, count), buffers
+        stream.send_rows(self._ring, None, buffers, full)
+        return lax.select(full, np.int32(0), count), buffers
 
     def flush(self, state: Any, stream: Stream) -> None:
         """Send what is left."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -68,25 +68,9 @@ def tap(
     receiver = callback if isinstance(callback, Receiver) else Receiver(PerRecord(_check_callback(callback)))
     operands, operand_tree = jax.tree.flatten(receiver.operands)
     operands = [jnp.asarray(operand) for operand in operands]
-    known = _program.programs.programs_of(fun)
-
-    @functools.wraps(fun)
-    def tapped(*args: Any, **kwargs: Any) -> Any:
-        signature = _program.Signature(args, kwargs)
-
-        def make() -> tuple[_program.Program, bool]:
-            traced = _program.trace(fun, signature)
-            tapper = functools.partial(_tap_program, traced, options, receiver.handle, operand_tree)
-            return tapper(operands, signature.arrays), not traced.holds_tracers()
-
-        operand_types = tuple(jax.typeof(operand) for operand in operands)
-        key = ("tap", options, receiver.handle, operand_tree, operand_types, signature.key())
-        program = _program.lookup(known, key, make)
-        return program(*operands, *signature.arrays)
-
-    if operands:  # arrays that change from call to call: they must not become constants of a jitted function
-        return tapped
-    return _program.dispatch(fun, known, ("tap", options, receiver.handle), tapped)
+    label = ("tap", options, receiver.handle, operand_tree)
+    interpreter = functools.partial(_interpreter, options, receiver.handle, operand_tree)
+    return _program.transform(fun, label, interpreter, lambda out, _: out, operands)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,21 +90,19 @@ def _check_callback(callback: Any) -> Callable[[logdict], Any]:
     return callback
 
 
-def _tap_program(
-    traced: _program.Traced, options: TapOptions, handle: Any, operand_tree: Any, operands: list[Array], arrays: list[Array]
-) -> _program.Program:
+def _interpreter(
+    options: TapOptions, handle: Any, operand_tree: Any, traced: _program.Traced
+) -> Callable[[list[Array], list[Array]], Any]:
     survey = Survey(options.selection, _rules)
-    usages = survey(traced.jaxpr).usages
-    tapper = Tapper(survey, options, handle, usages)
+    tapper = Tapper(survey, options, handle, survey(traced.jaxpr).usages)
 
-    def interpret(operands: list[Array], arrays: Sequence[Array]) -> Any:
-        env = operand_tree.unflatten(operands)
-        frame = Frame(Context(tapper.init(), env=env), nested=False)
+    def interpret(operands: list[Array], arrays: list[Array]) -> Any:
+        frame = Frame(Context(tapper.init(), env=operand_tree.unflatten(operands)), nested=False)
         outs = tapper.run(traced.jaxpr, arrays, frame)
         tapper.flush(frame)
         return outs, ()
 
-    return _program.compile_program(traced, interpret, operands, arrays, lambda result, _: result)
+    return interpret
 
 
 class Tapper(Collector):

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lox import _jax_compat as compat
+
 # A leaf with more elements than this gains nothing from being packed, and the copy would cost.
 MAX_PACKED_ELEMENTS = 64
 
@@ -26,6 +28,10 @@ KEY_IMPL = "lox_prng_key"
 
 def is_key(dtype: Any) -> bool:
     return not isinstance(dtype, np.dtype) and bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def key_impl(leaf: Any) -> str | None:
+    return compat.key_impl_name(leaf.dtype) if is_key(leaf.dtype) else None
 
 
 def key_words(words: np.ndarray, impl: str) -> np.ndarray:
@@ -50,6 +56,7 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[Any, ...]
     packed: tuple[bool, ...]
+    impls: tuple[str | None, ...]  # of the leaves that are PRNG keys
 
     @classmethod
     def of(cls, leaves: Sequence[Any], limit: int = MAX_PACKED_ELEMENTS) -> Layout:
@@ -61,7 +68,7 @@ class Layout:
         ]
         if sum(packable) < 2:
             packable = [False] * len(packable)
-        return cls(shapes, dtypes, tuple(packable))
+        return cls(shapes, dtypes, tuple(packable), tuple(map(key_impl, leaves)))
 
     def _sizes(self) -> list[int]:
         return [
@@ -81,7 +88,10 @@ class Layout:
         return self._take_apart(arrays, _columns, _from_words)
 
     def unpack_numpy(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return self._take_apart(arrays, _columns_numpy, _from_words_numpy)
+        leaves = self._take_apart(arrays, _columns_numpy, _from_words_numpy)
+        if any(self.impls):
+            return [key_words(leaf, impl) if impl else leaf for leaf, impl in zip(leaves, self.impls, strict=True)]
+        return leaves
 
     def _take_apart(self, arrays: Sequence[Any], columns: Any, decode: Any) -> list[Any]:
         rest = list(arrays)
