@@ -39,11 +39,13 @@ def _small(value: Any) -> Any:
 def earlier_rows(run: wandb.Run, files: list[Path]) -> Earlier:
     """What `run`, just opened to be continued, held before. files: those of it on this disk, but for the new one."""
     rows = [row for file in files for row in read_rows(file)]
-    if run.resumed:  # the server has the run; what other machines logged to it is only there
-        try:
-            rows += wandb.Api().run(run.path).scan_history()
-        except (wandb.Error, ValueError, OSError) as error:
-            if not rows:
-                message = f"WandbLogger: the rows of {run.path} could not be read, so some may come twice: {error}"
-                warnings.warn(message, LoggerWarning, stacklevel=2)
-    return Earlier(rows)
+    earlier = Earlier(rows)
+    if earlier.next_number >= run.starting_step:
+        return earlier
+    try:  # the server has more: what other machines logged is only there
+        api = wandb.Api(overrides={"base_url": run.settings.base_url}, api_key=run.settings.api_key)
+        return Earlier([*rows, *api.run(run.path).scan_history()])
+    except Exception as error:  # of many kinds, none of which is worth the training
+        message = f"WandbLogger: the rows of {run.path} could not be read, so some may come twice: {error}"
+        warnings.warn(message, LoggerWarning, stacklevel=2)
+        return earlier

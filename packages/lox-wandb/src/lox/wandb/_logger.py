@@ -85,6 +85,8 @@ class WandbLogger(Logger):
         settled = {name: effective(arguments, name) for name in ("dir", "entity", "project")}
         self._arguments = {**arguments, **settled}
         self._new_group = f"lox-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        if base.get("if_exists") == "resume":
+            self._new_group = "lox"  # a run that goes on is not to change its group
         self._folder = wandb_folder(arguments)
         self._unreachable: WandbError | None = None
         super().__init__(**base)
