@@ -6,8 +6,8 @@ from typing import Any
 
 import lox
 from lox.loggers._logger import Logger
-from lox.loggers._records import join_tables
-from lox.loggers._run import Run
+from lox.loggers._records import as_table, join_tables, lane_of
+from lox.loggers._run import LaneWriter, Run
 
 
 class MemoryLogger(Logger):
@@ -33,18 +33,24 @@ class MemoryLogger(Logger):
         del self._writers[name]
 
 
-class MemoryWriter:
+class MemoryWriter(LaneWriter):
+    """Keeps what it gets as it gets it; lanes are taken apart only when somebody looks."""
+
     def __init__(self) -> None:
-        self._tables: list[lox.logdict] = []
+        self._parts: list[tuple[lox.logdict, tuple[int, ...] | None]] = []
 
     def write(self, logs: lox.logdict) -> None:
-        self._tables.append(logs)
+        self._parts.append((logs, None))
+
+    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> None:
+        self._parts.append((logs, lane))
 
     def logs(self) -> lox.logdict:
         """Joined once, however often it is asked for."""
-        if len(self._tables) > 1:
-            self._tables[:] = [join_tables(self._tables)]
-        return self._tables[0].copy() if self._tables else lox.logdict()
+        tables = [logs if lane is None else as_table(lane_of(logs, lane)) for logs, lane in self._parts]
+        joined = join_tables(tables)
+        self._parts[:] = [(joined, None)]
+        return joined.copy()
 
     def flush(self) -> None:
         pass

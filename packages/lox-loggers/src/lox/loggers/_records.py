@@ -54,6 +54,17 @@ def as_table(logs: lox.logdict) -> lox.logdict:
     return lox.logdict._make(data, steps, logs.counts, frozenset(data), {})
 
 
+def lane_of(logs: lox.logdict, lane: tuple[int, ...]) -> lox.logdict:
+    """The logs of one lane, out of numpy logs whose leading axes are the lanes."""
+    data = {
+        key: value[lane] if type(value) is np.ndarray else jax.tree_util.tree_map(lambda leaf: leaf[lane], value)
+        for key, value in logs.items()
+    }
+    steps = _map_steps(logs, lambda key, step: step[lane])
+    counts = {key: count if type(count) is int else count[lane] for key, count in logs.counts.items()}
+    return lox.logdict._make(data, steps, counts, logs.stacked, dict(logs._bounds))
+
+
 def nbytes(logs: lox.logdict) -> int:
     """How much memory the values of a logdict of numpy take."""
     total = 0

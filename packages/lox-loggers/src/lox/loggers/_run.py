@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -41,6 +42,14 @@ class Writer(Protocol):
 
     def close(self) -> None:
         """Flushes and lets go of everything. Called once; nothing is written afterwards."""
+
+
+class LaneWriter(Writer):
+    """A writer that need not look at its records yet: from a `vmap` it gets the logs of all lanes, as they came,
+    and which of the lanes is its own."""
+
+    @abc.abstractmethod
+    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> None: ...
 
 
 @jax.tree_util.register_dataclass

@@ -1,7 +1,8 @@
 """The host side of a logger: its open runs, their writers, and what becomes of their failures.
 
 A `Sink` lives as long as its logger or as there is something left to write, whichever is longer: it
-does not refer to the logger. Everything that touches a writer runs on the sink's worker thread.
+does not refer to the logger. Everything that touches a writer runs on the sink's worker thread, which lives on
+whatever a backend raises: also `SystemExit` ends in `Failures`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import enum
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -21,9 +22,9 @@ import numpy as np
 import lox
 from lox._host import Delivery
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RunExistsError
-from lox.loggers._records import as_table, nbytes
+from lox.loggers._records import as_table, lane_of, nbytes
 from lox.loggers._resume import WrittenSteps
-from lox.loggers._run import Run, Writer
+from lox.loggers._run import LaneWriter, Run, Writer
 from lox.loggers._worker import Worker
 
 
@@ -97,6 +98,11 @@ class _OpenRun:
     writer: Writer
     written: WrittenSteps | None  # what a resumed run holds already
     dirty: bool = False
+    lane_writer: LaneWriter | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.writer, LaneWriter) and self.written is None:
+            self.lane_writer = self.writer
 
 
 class Sink:
@@ -133,8 +139,10 @@ class Sink:
         self._runs[run_id] = _Nowhere.FAILED
 
         def task() -> None:
-            with self._noting("opening a run"):
+            try:
                 self._runs[run_id] = _OpenRun(*open_run())
+            except BaseException as error:
+                self._failed(error, "opening a run")
 
         self._worker.run(task)
 
@@ -174,8 +182,19 @@ class Sink:
             _open_sinks.discard(self)  # nothing was ever queued
 
     def _write_lanes(self, delivery: Delivery) -> None:
-        for run_id, logs in delivery.split():
-            self._write(int(np.asarray(run_id)), logs)
+        ids = np.asarray(delivery.operands)
+        if not delivery.lanes:
+            if delivery.alive:
+                self._write(int(ids), delivery.logs)
+            return
+        alive = np.argwhere(delivery.alive).tolist()
+        for run_id, lane in zip(ids[delivery.alive].tolist(), map(tuple, alive), strict=True):
+            entry = self._runs.get(run_id)
+            if isinstance(entry, _OpenRun) and entry.lane_writer is not None:
+                entry.dirty = True
+                entry.lane_writer.write_lane(delivery.logs, lane)
+            else:
+                self._write(run_id, lane_of(delivery.logs, lane))
 
     def _write(self, run_id: int, logs: lox.logdict) -> None:
         if run_id not in self._runs:
@@ -195,7 +214,7 @@ class Sink:
             if table:
                 entry.dirty = True
                 entry.writer.write(table)
-        except BaseException as error:  # the thread must live on, whatever a backend raises
+        except BaseException as error:
             self._failed(error, f"writing to run {entry.run.name!r}", logs)
 
     def _write_nowhere(self, why: _Nowhere, logs: lox.logdict) -> None:
@@ -207,9 +226,11 @@ class Sink:
     def _flush_all(self) -> None:
         for entry in self._open():
             if entry.dirty:
-                with self._noting(f"flushing run {entry.run.name!r}"):
-                    entry.writer.flush()
                 entry.dirty = False
+                try:
+                    entry.writer.flush()
+                except BaseException as error:
+                    self._failed(error, f"flushing run {entry.run.name!r}")
 
     def _close_all(self) -> None:
         for entry in self._open():
@@ -219,18 +240,13 @@ class Sink:
             _open_sinks.discard(self)
 
     def _close_run(self, entry: _OpenRun) -> None:
-        with self._noting(f"closing run {entry.run.name!r}"):
+        try:
             entry.writer.close()
+        except BaseException as error:
+            self._failed(error, f"closing run {entry.run.name!r}")
 
     def _open(self) -> list[_OpenRun]:
         return [entry for entry in list(self._runs.values()) if isinstance(entry, _OpenRun)]
-
-    @contextlib.contextmanager
-    def _noting(self, where: str) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            self._failed(error, where)
 
     def _failed(self, error: BaseException, where: str, logs: lox.logdict | None = None) -> None:
         if isinstance(error, RunExistsError):
