@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import socket
 import struct
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
@@ -115,24 +114,30 @@ def read_events(path: Path) -> Iterator[Event]:
             file.read(_FOOTER_SIZE)
 
 
-def shown(paths: Iterable[Path], take: Callable[[Event, Summary.Value], T]) -> dict[str, list[tuple[int, T]]]:
-    """What TensorBoard shows of these files of a run: for each tag, its steps, and what `take` keeps of the values."""
-    values: dict[str, list[tuple[int, T]]] = {}
-    restarts = 0
-    for event in itertools.chain.from_iterable(map(read_events, paths)):
-        if event.session_log.status == SessionLog.START:
-            restarts += 1
-            if restarts > 1:  # the first one is the start
-                values = {tag: [item for item in there if item[0] < event.step] for tag, there in values.items()}
-        for value in event.summary.value:
-            values.setdefault(value.tag, []).append((event.step, take(event, value)))
-    return values
+class Shown(Generic[T]):
+    """What TensorBoard shows of the files of a run, in the order in which it reads them.
 
+    values: for each tag, its steps, each with what `take` keeps of the value.
+    was_closed: whether the process that wrote the last file ended the run, and was not killed.
+    """
 
-def was_closed(paths: Sequence[Path]) -> bool:
-    """Whether the process that wrote the last file ended the run, and was not killed."""
-    last = collections.deque(read_events(paths[-1]), maxlen=1) if paths else ()
-    return any(event.session_log.status == SessionLog.STOP for event in last)
+    def __init__(self, paths: Iterable[Path], take: Callable[[Event, Summary.Value], T]) -> None:
+        self.values: dict[str, list[tuple[int, T]]] = {}
+        self.was_closed = False
+        restarts = 0
+        for event in itertools.chain.from_iterable(map(read_events, paths)):
+            status = event.session_log.status
+            self.was_closed = status == SessionLog.STOP
+            if status == SessionLog.START:
+                restarts += 1
+                if restarts > 1:  # the first one is the start
+                    self._purge(event.step)
+            for value in event.summary.value:
+                self.values.setdefault(value.tag, []).append((event.step, take(event, value)))
+
+    def _purge(self, start: int) -> None:
+        for tag, there in self.values.items():
+            self.values[tag] = [item for item in there if item[0] < start]
 
 
 def closing(wall_time: float) -> Event:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
-from lox.tensorboard._files import event_files, purge, shown, was_closed
+from lox.tensorboard._files import Shown, event_files, purge
 from lox.tensorboard._rows import Rows, Track
 
 
@@ -26,9 +26,9 @@ class Past:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files = event_files(folder)
-        there = shown(self._files, lambda event, value: None)
-        self._steps = {tag: np.array([step for step, _ in values], np.int64) for tag, values in there.items()}
-        self._was_closed = was_closed(self._files)
+        there = Shown(self._files, lambda event, value: None)
+        self._steps = {tag: np.array([step for step, _ in values], np.int64) for tag, values in there.values.items()}
+        self._was_closed = there.was_closed
         self._resumed_at: int | None = None
         self._counted: set[str] = set()
         self._keep(self._steps)
@@ -95,7 +95,7 @@ def _values_from(start: int, tags: Collection[str], paths: Iterable[Path]) -> li
             return None
         return Event(wall_time=event.wall_time, step=event.step, summary=Summary(value=[value]))
 
-    there = shown(paths, take)
+    there = Shown(paths, take).values
     return [event for tag in sorted(tags) for _, event in there.get(tag, ()) if event is not None]
 
 
