@@ -173,7 +173,8 @@ def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None
         return options.capacity, options.capacity
     if usage.masked and options.capacity is not None:
         return options.capacity, options.capacity
-    if usage.masked or ((options.interval or 1) > 1 and usage.looped_or_repeated):
+    # Rows that are folded as well go to a store of their own: what leaves a body as rows would be folded twice.
+    if usage.masked or plan.reduction.reducers or ((options.interval or 1) > 1 and usage.looped_or_repeated):
         return -(-usage.count // (options.interval or 1)), None
     return None
 

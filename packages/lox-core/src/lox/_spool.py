@@ -15,6 +15,7 @@ from lox._errors import ConflictError
 from lox._logdict import logdict
 from lox._mark import Record, stop_gradient
 from lox._plan import Group, KeyPlan, Plan, SpoolOptions, make_plan, spool_options
+from lox._reduce import APPEND
 from lox._rows import Chunk, Rows, SharedJoin
 from lox._survey import Survey
 
@@ -137,17 +138,25 @@ def _cast(array: Array, aval: Any) -> Array:
 
 def assemble(plan: Plan, frame: Frame) -> logdict:
     """The logs of a finished run, keys in the order in which they are first recorded."""
-    parts = [logdict()]
+    reduced, kept = logdict(), logdict()
     join = SharedJoin()
-    for group, state in zip(plan.groups, (frame.state[i] for i in range(len(plan.groups))), strict=True):
-        parts.append(_from_store(group, state))
-    logs = functools.reduce(lambda a, b: a._merge_disjoint(b), _merge_kept(plan, parts, frame, join))
+    for number, group in enumerate(plan.groups):
+        part = _from_store(group, frame.state[number])
+        if group.reduces:
+            reduced = reduced._merge_disjoint(part)
+        else:
+            kept = kept._merge_disjoint(part)
+    for key in plan.rows:
+        if key in frame.rows:
+            kept = kept._merge_disjoint(_from_rows(plan.keys[key], frame.rows[key], join))
+    for key in reduced.keys() & kept.keys():
+        # Both were asked for, ("append", "mean"): the rows stand beside the rest.
+        usage = plan.keys[key].usage
+        single = not (usage.looped_or_repeated or usage.masked)
+        rows = jax.tree.map(lambda leaf: leaf[0], kept[key]) if single else kept[key]
+        dict.__setitem__(reduced, key, {**reduced[key], APPEND: rows})
+    logs = reduced._merge_disjoint(kept.filter(lambda key: key not in reduced))
     return logs._pick({key: key for key in plan.keys if key in logs})
-
-
-def _merge_kept(plan: Plan, parts: list[logdict], frame: Frame, join: SharedJoin) -> list[logdict]:
-    rows = [_from_rows(plan.keys[key], frame.rows[key], join) for key in plan.rows if key in frame.rows]
-    return [*parts, *rows]
 
 
 def _from_rows(plan: KeyPlan, chunks: tuple[Chunk, ...], join: SharedJoin) -> logdict:
