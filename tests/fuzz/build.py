@@ -252,6 +252,14 @@ class Builder(Walker):
         y, gradient = jax.value_and_grad(self.function(s, scope, differentiated=True))(scope.scalar(s.a))
         scope.f += [y, bound(gradient)]
 
+    def call_vjp(self, s: Call, scope: Scope) -> None:
+        y, pullback = jax.vjp(self.function(s, scope, differentiated=True), scope.scalar(s.a))
+        scope.f += [y, bound(pullback(ONE)[0])]
+
+    def call_linearize(self, s: Call, scope: Scope) -> None:
+        y, pushforward = jax.linearize(self.function(s, scope, differentiated=True), scope.scalar(s.a))
+        scope.f += [y, bound(pushforward(np.float32(2)))]
+
     def call_jvp(self, s: Call, scope: Scope) -> None:
         function = self.function(s, scope, differentiated=True)
         y, tangent = jax.jvp(function, (scope.scalar(s.a),), (np.float32(2),))

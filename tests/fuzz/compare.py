@@ -104,6 +104,9 @@ def dtype_of(use: Use, leaf: str) -> Any:
 
 def _check_reduced(actual: _OneKey, use: Use, rows: list[Row], how: Any, options: Options, what: str) -> None:
     names = (how,) if isinstance(how, str) else how
+    if "append" in names:
+        _check_kept(actual, use, rows, options, what)
+        names = tuple(name for name in names if name != "append")
     half = any(dtype in ("float16", "bfloat16") for dtype in use.dtypes)
     for one in names:
         expected = expect.reduced(use, rows, one, options.interval)
@@ -121,6 +124,14 @@ def _check_reduced(actual: _OneKey, use: Use, rows: list[Row], how: Any, options
     for axis, steps in every.steps.items():
         step = expect.reduce_rows(steps, last)
         require(close(actual.steps[axis], step), f"{what}: steps differ", axis, repr(actual.steps[axis]), repr(step))
+
+
+def _check_kept(actual: _OneKey, use: Use, rows: list[Row], options: Options, what: str) -> None:
+    """The rows beside the reductions."""
+    column = expect.column(use, rows, options.interval, options.capacity)
+    leaves = expect.leaves_of(actual.value["append"])
+    for name, leaf in column.leaves.items():
+        require(close(leaves[name], leaf), f"{what}: kept rows differ", repr(np.asarray(leaves[name])), repr(leaf))
 
 
 def _extreme(leaf: np.ndarray, how: str, dtype: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.oracle import Row
-from tests.fuzz.program import LANES, Block, Branch, Call, Key, Log, LogGrad, Scan, While
+from tests.fuzz.program import BACKWARD, FORWARD, LANES, Block, Branch, Call, Key, Log, LogGrad, Scan, While
 
 EXTREMES = {"min": math.inf, "max": -math.inf}
 
@@ -122,8 +122,8 @@ class Surveyor:
 
     def on_call(self, s: Call, depth: int, levels: Any) -> Any:
         how = s.how.partition(":")[0]
-        if how in ("grad", "value_and_grad", "jvp"):
-            mode = "forward" if how == "jvp" else "reverse"
+        if how in BACKWARD + FORWARD:
+            mode = "forward" if how in FORWARD else "reverse"
             forward, backward = self.block(s.body, depth, (*levels, mode))
             return in_sequence([forward, backward]), {}
         if how in ("custom_jvp", "custom_vjp"):

@@ -39,4 +39,11 @@ FINDS: tuple[Find, ...] = (
         {"f1/@0": [2.0, 2.0]},
         of_gradient=True,
     ),
+    Find(
+        "spool(reduce=('append', 'sum')) gave the rows and no sum",
+        laws.reductions,
+        Program(Block((Scan("fori", 3, 0, Block((Log((Key("i", 0),), a=1),))),)), lane_safe=True),
+        {"i0/@0": [0.0, 1.0, 2.0]},
+        turn=2,
+    ),
 )

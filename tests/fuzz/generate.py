@@ -11,7 +11,9 @@ import random
 from typing import Any
 
 from tests.fuzz.program import (
+    BACKWARD,
     DTYPES,
+    FORWARD,
     Arith,
     Block,
     Branch,
@@ -145,11 +147,11 @@ class Generator:
     def call(self, context: Context) -> Statement:
         how = self.random.choice(
             ["jit", "checkpoint", "checkpoint:everything_saveable", "checkpoint:dots_saveable", "custom_jvp", "custom_vjp"]
-            + ["grad", "value_and_grad", "jvp", "vmap", "spool", "tap", "nolog", "jit", "checkpoint", "vmap"]
+            + ["grad", "value_and_grad", "vjp", "jvp", "linearize", "vmap", "spool", "tap", "nolog", "jit", "checkpoint", "vmap"]
         )
         if how == "custom_vjp" and context.no_vjp:
             how = "custom_jvp"
-        if how.startswith(("grad", "value")) and context.differentiations > 1:
+        if how in BACKWARD and context.differentiations > 1:
             how = "jit"
         if how in EXCLUDED:
             how = "jit"
@@ -158,9 +160,9 @@ class Generator:
 
     def inside_call(self, how: str, context: Context) -> tuple[Context, dict[str, Any]]:
         deeper = context.differentiations + 1
-        if how in ("grad", "value_and_grad"):
+        if how in BACKWARD:
             return context.inside(no_while=True, differentiations=deeper), {}
-        if how == "jvp":
+        if how in FORWARD:
             return context.inside(no_vjp=True, differentiations=deeper, no_rules=True), {}
         if how in ("custom_jvp", "custom_vjp"):
             marked = not context.no_rules and context.differentiations <= 1 and self.chance(2)

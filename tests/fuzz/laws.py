@@ -21,7 +21,7 @@ from tests.fuzz.compare import Broken, Options, check_delivered, check_logs, clo
 from tests.fuzz.expect import Uses, survey
 from tests.fuzz.interpret import evaluate
 from tests.fuzz.oracle import Row, Run, execute
-from tests.fuzz.program import Call, LogGrad, Program, walk
+from tests.fuzz.program import BACKWARD, FORWARD, Call, LogGrad, Program, walk
 
 Input = tuple[float, tuple[float, float], int]
 INPUTS: tuple[Input, ...] = ((2.0, (1.0, -3.0), 3), (-1.0, (4.0, 2.0), 3))
@@ -82,7 +82,7 @@ class Case:
     @property
     def differentiable(self) -> bool:
         """Marks of backward passes inside a differentiation inside another one are not modelled."""
-        inner = [s for s in self.program.statements() if isinstance(s, Call) and s.how in ("grad", "value_and_grad", "jvp")]
+        inner = [s for s in self.program.statements() if isinstance(s, Call) and s.how in BACKWARD + FORWARD]
         marked = any(_marks_backward(part) for s in inner for part in walk(s.body))
         return self.program.reversible and not marked
 
@@ -160,7 +160,10 @@ def reductions(case: Case) -> None:
     names: Any = ("mean", "sum", "std", "first", "last", "count")
     if not any("complex64" in use.dtypes for use in case.uses.values()):
         names = (*names, "min", "max")
-    for options in case.one_of(Options(reduce=names), Options(reduce="mean", interval=2)):
+    bounds = case.bounds.capacity
+    for options in case.one_of(
+        Options(reduce=names), Options(reduce="mean", interval=2), Options(reduce=("append", "sum"), capacity=bounds)
+    ):
         out, logs = evaluate(lox.spool(case.f, **options.arguments()), *case.args)
         case.check_output(out, case.run, "spool(reduce)")
         check_logs(logs, case.uses, case.run.rows, options, f"spool({options.arguments()})")
@@ -366,8 +369,12 @@ def compiled(case: Case) -> None:
     out, logs = jax.jit(lox.spool(jitted, **given))(*args)
     case.check_output(out, case.run, "jit(spool(jit))")
     check_logs(logs, case.uses, case.run.rows, case.bounds, "jit(spool(jit))")
+    for _ in range(2):
+        out, logs = lox.spool(case.f, **given)(*args)
+        case.check_output(out, case.run, "eager spool")
+        check_logs(logs, case.uses, case.run.rows, case.bounds, "eager spool")
     got: list[lox.logdict] = []
-    tapped = jax.jit(lox.tap(jitted, got.append))
+    tapped = jax.jit(lox.tap(jitted, got.append, ordered=case.turn % 2 == 1))
     case.check_output(tapped(*args), case.run, "jit(tap)")
     jax.effects_barrier()
     found = expect.rows_by_key(case.run.rows)

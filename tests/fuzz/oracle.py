@@ -281,11 +281,15 @@ class Oracle(Walker):
         y, gradient = self.differentiated(s, scope)
         scope.f += [y, bound(gradient)]
 
+    call_vjp = call_value_and_grad
+
     def call_jvp(self, s: Call, scope: Scope) -> None:
         before, self.silent = self.silent, True  # a derivative forwards has no backward pass
         y, gradient = self.differentiated(s, scope)
         self.silent = before
         scope.f += [y, bound(autodiff.mul(gradient, 2.0))]
+
+    call_linearize = call_jvp
 
     def call_vmap(self, s: Call, scope: Scope) -> None:
         outside, results = self.lanes, []

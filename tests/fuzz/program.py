@@ -100,7 +100,6 @@ class Call:
     options: tuple[tuple[str, Any], ...] = ()
 
 
-# jit, checkpoint, checkpoint:<policy>, named (core call), custom_jvp, custom_vjp, grad, value_and_grad, jvp, vmap, spool, tap
 CALLS = (
     "jit",
     "checkpoint",
@@ -110,12 +109,15 @@ CALLS = (
     "custom_vjp",
     "grad",
     "value_and_grad",
+    "vjp",
     "jvp",
+    "linearize",
     "vmap",
     "spool",
     "tap",
     "nolog",
 )
+BACKWARD, FORWARD = ("grad", "value_and_grad", "vjp"), ("jvp", "linearize")
 
 
 @dataclasses.dataclass(frozen=True)
