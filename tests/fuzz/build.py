@@ -267,7 +267,9 @@ class Builder(Walker):
 
     def call_vmap(self, s: Call, scope: Scope) -> None:
         def function(x: Array) -> Array:
-            return self.run(s.body, scope.inner(x, depth=scope.depth + 1))
+            # What rules get differs between the lanes: JAX adds up the cotangents of what does not.
+            inner = scope.inner(x, depth=scope.depth + 1, active=lax.add(x, scope.active))
+            return self.run(s.body, inner)
 
         scope.v.append(jax.vmap(function)(scope.vector(s.a)))
         scope.f.append(bound(add_up(scope.v[-1])))

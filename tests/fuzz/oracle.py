@@ -295,7 +295,9 @@ class Oracle(Walker):
         outside, results = self.lanes, []
         for lane in range(LANES):
             self.lanes = (*outside, lane)
-            results.append(self.run(s.body, scope.inner(scope.vector(s.a)[lane], depth=scope.depth + 1)))
+            x = scope.vector(s.a)[lane]
+            active = autodiff.add(x, scope.active)
+            results.append(self.run(s.body, scope.inner(x, depth=scope.depth + 1, active=active)))
         self.lanes = outside
         scope.v.append(tuple(results))
         scope.f.append(bound(autodiff.add(*results)))
