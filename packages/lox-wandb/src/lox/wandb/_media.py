@@ -35,8 +35,8 @@ class MediaEncoder:
             )
         pixels = _pixels(name, record)
         if record.ndim == 4:
-            return [make(wandb.Image, name, image) for image in pixels]
-        return make(wandb.Image, name, pixels)
+            return [make(wandb.Image, name, _picture(name, image)) for image in pixels]
+        return make(wandb.Image, name, _picture(name, pixels))
 
     def audio(self, name: str, record: np.ndarray) -> Any:
         frames = record[:, None] if record.ndim == 1 else record
@@ -59,10 +59,7 @@ class MediaEncoder:
                 f"{BACKEND}: {name!r} cannot be a video: a record has shape {record.shape}. A video is frames x height "
                 "x width, or frames x height x width x channels; channels are 1 or 3."
             )
-        pixels = _pixels(name, record)
-        if pixels.ndim == 4 and pixels.shape[-1] == 1:
-            pixels = pixels[..., 0]
-        return make(wandb.Video, name, _gif(name, pixels, self._fps), format="gif")
+        return make(wandb.Video, name, _gif(name, _pixels(name, record), self._fps), format="gif")
 
     def forget_files(self) -> None:
         """Deletes the files that wandb has copied by now: call it when every value made here is logged."""
@@ -84,12 +81,17 @@ def make(media: Any, name: str, *args: Any, **options: Any) -> Any:
         raise WandbError(f"{BACKEND}: wandb cannot make a {media.__name__} of {name!r}: {error}") from error
 
 
-def _gif(name: str, frames: np.ndarray, fps: int) -> io.BytesIO:
+def _picture(name: str, pixels: np.ndarray) -> Any:
+    """Not as an array: some versions of wandb stretch the range of those."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise WandbError(f"{BACKEND}: the video {name!r} needs pillow: pip install pillow") from error
-    first, *others = [Image.fromarray(frame) for frame in frames]
+        raise WandbError(f"{BACKEND}: to show {name!r} takes pillow: pip install pillow") from error
+    return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
+
+
+def _gif(name: str, frames: np.ndarray, fps: int) -> io.BytesIO:
+    first, *others = [_picture(name, frame) for frame in frames]
     file = io.BytesIO()
     first.save(file, "GIF", save_all=True, append_images=others, duration=1000 / fps, loop=0)
     file.seek(0)

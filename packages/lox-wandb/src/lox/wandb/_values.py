@@ -61,7 +61,7 @@ def _histogram(numbers: np.ndarray) -> wandb.Histogram:
     edges = np.linspace(low, high, _BINS + 1) if np.isfinite(high - low) else np.array([low, high])
     if low == high:
         edges = np.array([low - 0.5, low + 0.5])
-    if not (np.diff(edges) > 0).all():  # so close together, or so large, that floats between them run out
+    if not (edges[:-1] < edges[1:]).all():  # so close together, or so large, that floats between them run out
         edges = np.array([np.nextafter(low, -np.inf), np.nextafter(high, np.inf)])
     counts, edges = np.histogram(numbers, bins=edges)
     return wandb.Histogram(np_histogram=(counts, edges))
