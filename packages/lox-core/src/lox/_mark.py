@@ -141,6 +141,8 @@ compat.define_lowering(watch_p, lambda ctx, *operands, mark: list(operands[: _va
 
 
 def _watch_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> Any:
+    if not marks_are_wanted():  # its record, if any, was taken inside the vmap: the identity is left
+        return list(operands[: _values(mark)]), list(dims[: _values(mark)])
     _check_where_unbatched(mark, dims[_values(mark)] if mark.masked else None)
     moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
     if mark.masked:
