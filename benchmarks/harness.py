@@ -32,7 +32,7 @@ class Figure:
     Attributes:
       ratio: what ``what`` costs, as a multiple of ``against``; its target is an upper bound, or with ``at_least`` a lower one.
       low, high: the interval in which the ratio lies, nine times out of ten; equal where nothing is uncertain (bytes).
-      unit: "time", "bytes", "rate" (rows a second: larger is better) or "growth".
+      unit: what is compared: "time", "bytes", "speedup", "rate" (rows a second), "growth", "yes" (0 or 1).
       seconds: medians of what was measured, by name, for those who want to see more than ratios.
     """
 
@@ -48,6 +48,7 @@ class Figure:
     unit: str = "time"
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     axis: tuple[str, float] | None = None  # where it lies in a plot: ("T", 10_000)
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -102,13 +103,16 @@ class Samples:
         return Figure(ratio=ratio, low=low, high=high, seconds=self.medians(), **fields)
 
 
-def in_turns(thunks: dict[str, Thunk], *, seconds: float = 1.0, wait: bool = True) -> Samples:
+def in_turns(
+    thunks: dict[str, Thunk], *, seconds: float = 1.0, wait: bool = True, per: dict[str, int] | None = None
+) -> Samples:
     """Measure the thunks in turns for about ``seconds``, after one call of each that does not count.
 
     Rounds in which the operating system took the processor away are left out, if enough others remain.
 
     Args:
       wait: block until the arrays that a thunk returns are there.
+      per: how many things (rows) a call of each thunk does; times are then per thing.
     """
     repeats = {name: _repeats(thunk, wait) for name, thunk in thunks.items()}
     rounds: list[tuple[bool, dict[str, float]]] = []
@@ -126,7 +130,8 @@ def in_turns(thunks: dict[str, Thunk], *, seconds: float = 1.0, wait: bool = Tru
         gc.enable()
     calm = [taken for undisturbed, taken in rounds if undisturbed]
     used = calm if len(calm) >= MIN_ROUNDS else [taken for _, taken in rounds]
-    return Samples({name: [taken[name] for taken in used] for name in thunks})
+    parts = per or {}
+    return Samples({name: [taken[name] / parts.get(name, 1) for taken in used] for name in thunks})
 
 
 def _preemptions() -> int:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import lox
 from benchmarks import programs
 from benchmarks.harness import Figure
-from benchmarks.topics.tapping import _until_delivered, by_callback, ignore
+from benchmarks.topics.tapping import until_delivered, by_callback, ignore
 
 STEPS = 10
 
@@ -26,7 +26,7 @@ def _lanes(lanes: int) -> Iterator[Figure]:
     marked = programs.marked(step, STEPS)
     # All lanes in one call, as a Logger gets them; and a callback that is called for each lane.
     together = lox._host.Receiver(ignore)
-    samples = _until_delivered(
+    samples = until_delivered(
         {
             "tap, lanes together": jax.jit(jax.vmap(lox.tap(marked, together))),
             "tap, lane by lane": jax.jit(jax.vmap(lox.tap(marked, ignore))),

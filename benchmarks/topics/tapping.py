@@ -34,7 +34,7 @@ def _scalars(n: int, quick: bool) -> Iterator[Figure]:
     taps = {"tap": {}, "tap(batch=128)": {"batch": 128}}
     programs_ = {name: jax.jit(lox.tap(marked, ignore, **options)) for name, options in taps.items()}
     programs_["no logging"] = jax.jit(programs.plain(step, LENGTH))
-    samples = _until_delivered(programs_, x, seconds=3 if quick else 4)
+    samples = until_delivered(programs_, x, seconds=3 if quick else 4)
     case = f"matvec, {n} scalars, T={LENGTH}"
     tap_target, batch_target = (20, 1.6) if n == 8 else (None, None)
     yield samples.figure("tap", "no logging", topic="tap", case=case, target=tap_target, axis=("scalars", n))
@@ -44,7 +44,7 @@ def _scalars(n: int, quick: bool) -> Iterator[Figure]:
     programs_["jax.debug.callback"] = jax.jit(by_callback(step, FEW, jax.debug.callback))
     if not quick:
         programs_["io_callback"] = jax.jit(by_callback(step, FEW, _io_callback))
-    samples = _until_delivered(programs_, x, seconds=4)
+    samples = until_delivered(programs_, x, seconds=4)
     case = f"matvec, {n} scalars, T={FEW}"
     target = {"tap": 0.1, "tap(batch=128)": 0.01} if n == 8 else {"tap": 0.1, "tap(batch=128)": None}
     for against in list(programs_)[2:]:
@@ -65,7 +65,7 @@ def _io_callback(fun: Callable[..., Any], logs: Any) -> None:
     jax.experimental.io_callback(fun, None, logs)
 
 
-def _until_delivered(programs_: dict[str, Any], x: Any, seconds: float) -> Samples:
+def until_delivered(programs_: dict[str, Any], x: Any, seconds: float) -> Samples:
     """The programs in turns, each until all of its records have arrived."""
 
     def thunk(program: Any) -> Callable[[], Any]:
@@ -89,7 +89,7 @@ def _interval() -> Iterator[Figure]:
         jax.lax.cond(i % 100 == 0, lambda: jax.debug.callback(ignore, logs), lambda: None)
         return x, None
 
-    samples = _until_delivered(
+    samples = until_delivered(
         {
             "tap(interval=100)": jax.jit(lox.tap(marked, ignore, interval=100)),
             "cond + debug.callback": jax.jit(lambda x: jax.lax.scan(every_hundredth, x, jnp.arange(LENGTH))[0]),
