@@ -96,7 +96,7 @@ def test_the_program_does_not_wait_for_wandb(make):
     state = logger.init(jax.random.key(0))
     (run,) = logger.runs
     begun, go_on = threading.Event(), threading.Event()
-    writer = logger._sink._open()[0].writer
+    (writer,) = logger._writers
     write = writer.write
 
     def slow(logs):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import wandb
 
-from lox.loggers import LoggerClosedError, RunExistsError
+from lox.loggers import LoggerClosedError, LoggerStateError, RunExistsError
 from lox.wandb import WandbFinishedError, WandbOptionError
 from tests.wandb.offline import all_rows, config, file_of, records, rows, summary, wait_until_whole
 
@@ -109,6 +109,28 @@ def test_config_of_the_logger_and_of_each_lane(make):
         {"model": "mlp", "lr": 0.001, "sizes": [4, 5]},
         {"model": "mlp", "lr": 1.0, "opt": {"name": "adam", "b1": 0.9}, "steps": 10},
     ]
+
+
+def test_lanes_that_share_a_key_keep_their_own_config(make):
+    logger = make()
+    states = jax.vmap(logger.init, (None, 0))(KEY, {"rate": jnp.array([0.1, 0.2])})
+    jax.vmap(lambda state, x: logger.log(state, {"x": x}))(states, jnp.array([1, 2]))
+    raw = logger.init(jax.random.PRNGKey(7), {"rate": 0.3})
+    logger.log(raw, {"x": 3})
+    runs = logger.runs
+    logger.close()
+    assert [(config(file_of(run))["rate"], rows(file_of(run))) for run in runs] == [
+        (0.1, [{"x": 1}]),
+        (0.2, [{"x": 2}]),
+        (0.3, [{"x": 3}]),
+    ]
+
+
+def test_a_wrong_key_is_told_also_with_a_config(make):
+    logger = make()
+    for wrong in (3, jax.random.split(KEY, 2), jnp.zeros(2)):
+        with pytest.raises(LoggerStateError, match="init takes"):
+            logger.init(wrong, {"rate": 0.1})
 
 
 def test_config_that_is_no_mapping_is_refused_before_a_run_opens(make):

@@ -10,9 +10,10 @@ import secrets
 import shutil
 import time
 import zlib
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -89,6 +90,9 @@ class WandbLogger(Logger):
             self._new_group = "lox"  # a run that goes on is not to change its group
         self._folder = wandb_folder(arguments)
         self._unreachable: WandbError | None = None
+        self._process = os.getpid()
+        self._writers: list[RunWriter] = []
+        self._configs: dict[tuple[int, ...], deque[dict[str, Any]]] = {}
         super().__init__(**base)
 
     # What the base asks of a backend.
@@ -101,12 +105,15 @@ class WandbLogger(Logger):
         atexit.register(_close_at_exit)
         try:
             earlier = earlier_rows(opened, before) if before or opened.resumed else None
-            return RunWriter(
-                opened, kinds=self._kinds, summary=self._summary, encoder=ValueEncoder(*self._rates), earlier=earlier
-            )
+            encoder = ValueEncoder(*self._rates)
+            writer = RunWriter(opened, kinds=self._kinds, summary=self._summary, encoder=encoder, earlier=earlier)
+            if config := self._config_of(run):
+                writer.configure(config)
         except BaseException:
             opened.finish(exit_code=1)
             raise
+        self._writers = [open_writer for open_writer in self._writers if not open_writer.closed] + [writer]
+        return writer
 
     def exists(self, name: str) -> bool:
         """Whether this disk has the run. Of runs that only the server has, wandb tells when they are opened."""
@@ -125,30 +132,19 @@ class WandbLogger(Logger):
         self._unreachable = None
         if config is not None and not isinstance(config, Mapping):
             raise WandbOptionError(f"{BACKEND}: config must map names to values; got {type(config).__name__}")
-        state = super().init(key)
-        if not config:
-            return state
-        leaves, tree = jax.tree_util.tree_flatten(dict(config))
-        is_array = [isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves]
-        arrays = {place: leaf for place, leaf in enumerate(leaves) if is_array[place]}
-        constants = {place: leaf for place, leaf in enumerate(leaves) if not is_array[place]}
-        configure = functools.partial(self._configure_lanes, tree, constants)
-        opened = _host.call(configure, (state.run, arrays), jax.ShapeDtypeStruct((), np.int32))
-        self._raise_pending()
-        return LoggerState(run=opened)
+        return super().init(self._with_config(key, config) if config else key)
 
     @property
     def runs(self) -> tuple[wandb.Run, ...]:  # type: ignore[override]
         """The live runs, in the order in which they were opened, for all that lox does not cover."""
-        return tuple(writer.run for writer in self._writers())
+        return tuple(writer.run for writer in self._writers if not writer.closed)
 
     def flush(self) -> None:
         """Returns when every record that was logged before is in its run's file on this disk."""
         super().flush()
-        if self._sink.foreign:
-            return  # a forked child: the runs are its parent's
-        for writer in self._writers():
-            writer.settle()
+        if os.getpid() == self._process:  # in a forked child, the runs are its parent's
+            for writer in self._writers:
+                writer.settle()
 
     def log(self, state: LoggerState, logs: Mapping[str, Any], **steps: Any) -> None:
         """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
@@ -162,21 +158,35 @@ class WandbLogger(Logger):
 
     # Helpers.
 
-    def _writers(self) -> list[RunWriter]:
-        return [cast(RunWriter, entry.writer) for entry in self._sink._open()]
+    def _with_config(self, key: jax.Array, config: Mapping[str, Any]) -> jax.Array:
+        """The same key, by way of the host, which takes note of the config that the run of that key is to have."""
+        dtype = getattr(key, "dtype", None)
+        is_typed = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+        if dtype is None or key.ndim != (0 if is_typed else 1):
+            return key  # no key: it is `Logger.init` that says so
+        words = jax.random.key_data(key) if is_typed else key
+        leaves, tree = jax.tree_util.tree_flatten(dict(config))
+        is_array = [isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves]
+        arrays = {place: leaf for place, leaf in enumerate(leaves) if is_array[place]}
+        constants = {place: leaf for place, leaf in enumerate(leaves) if not is_array[place]}
+        note = functools.partial(self._note_configs, tree, constants)
+        words = _host.call(note, (words, arrays), jax.ShapeDtypeStruct(words.shape, words.dtype))
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key)) if is_typed else words
 
-    def _configure_lanes(
+    def _note_configs(
         self, tree: Any, constants: Mapping[int, Any], lanes: tuple[int, ...], operands: Any
     ) -> np.ndarray:
-        runs, arrays = operands
+        words, arrays = operands
         for lane in np.ndindex(lanes):
             leaves = {**constants, **{place: np.asarray(array[lane]) for place, array in arrays.items()}}
             config = tree.unflatten([leaves[place] for place in range(len(leaves))])
-            writer = getattr(self._sink._runs.get(int(runs[lane])), "writer", None)  # not every process writes
-            if writer is not None:
-                with self._sink._noting(f"configuring run {writer.run.name!r}"):
-                    writer.configure(plain(config))
-        return np.asarray(runs)
+            self._configs.setdefault(tuple(words[lane].tolist()), deque()).append(plain(config))
+        return np.asarray(words)
+
+    def _config_of(self, run: Run) -> dict[str, Any]:
+        """What was noted for the key of a run. Lanes that share a key open their runs in the order of their notes."""
+        noted = self._configs.get(run.key)
+        return noted.popleft() if noted else {}
 
     def _run_id(self, name: str) -> str:
         """The same for the same key, and another in another group: groups tell one experiment from the next."""

@@ -41,6 +41,7 @@ class RunWriter:
         self, run: wandb.Run, *, kinds: Kinds, summary: Summary, encoder: ValueEncoder, earlier: Earlier | None = None
     ) -> None:
         self.run = run
+        self.closed = False
         self._kinds = kinds
         self._summary = summary
         self._encode = encoder
@@ -71,9 +72,11 @@ class RunWriter:
 
     def settle(self) -> None:
         """Returns when every row that was flushed is in the run's file."""
-        self._on_disk.wait()
+        if not self.closed:
+            self._on_disk.wait()
 
     def close(self) -> None:
+        self.closed = True
         try:
             self.flush()
         finally:
