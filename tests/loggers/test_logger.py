@@ -546,3 +546,17 @@ def test_a_run_that_exists_is_an_error_whatever_on_error_says(on_error, tmp_path
     with pytest.raises(lox.loggers.RunExistsError, match="if_exists='new'"):
         logger.init(jax.random.key(0))
     logger.close()
+
+
+def test_threads_may_close_at_the_same_time():
+    logger = Collecting(slow=0.01)
+    state = logger.init(jax.random.key(0))
+    for i in range(10):
+        logger.log(state, {"x": i})
+    threads = [threading.Thread(target=call) for call in (logger.close, logger.flush, logger.close, logger.flush)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [call[0] for call in logger.calls].count("close") == 1
+    assert [call[0] for call in logger.calls].count("write") == 10

@@ -74,6 +74,24 @@ def test_a_backend_that_fails_at_exit_is_told_on_stderr():
     assert "LoggerWarning: Broken: OSError: no space left" in err
 
 
+def test_a_logger_that_is_first_used_when_the_interpreter_ends_still_writes(tmp_path):
+    """No thread can be started by then, from Python 3.12 on."""
+    run(
+        """
+        import atexit
+
+        @atexit.register
+        def last_words():
+            logger = lox.loggers.SaveLogger(sys.argv[1])
+            state = logger.init(jax.random.key(0))
+            for i in range(10):
+                logger.log(state, {"x": i}, step=i)
+        """,
+        tmp_path,
+    )
+    assert only_run(tmp_path)["x"].tolist() == list(range(10))
+
+
 def test_after_kill_9_what_flush_acknowledged_is_there_and_whole(tmp_path):
     process = start(
         """

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import sys
+from pathlib import Path
 
 import jax
 import pytest
@@ -201,7 +202,7 @@ def test_create_from_the_environment(monkeypatch, value, kinds):
     members = logger.loggers if isinstance(logger, MultiLogger) else [logger]
     assert [type(each).__name__ for each in members] == kinds
     if len(kinds) == 2:
-        assert str(members[1].path) == "runs"
+        assert members[1].path == Path("runs").absolute()
     logger.close()
 
 

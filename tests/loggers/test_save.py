@@ -298,6 +298,32 @@ def test_a_disk_that_fails_is_an_error_and_leaves_whole_files(tmp_path, monkeypa
     assert (logs["a"].tolist(), logs.step["a"].tolist(), logs["b"].tolist()) == ([1, 4], [0, 3], [1, 4])
 
 
+def test_a_manifest_that_cannot_be_written_is_written_with_the_next_rows(tmp_path, monkeypatch):
+    writer = SaveLogger(tmp_path).open(Run("run"))
+
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("lox.loggers._manifest.replace_file", full)
+    writer.write(table({"a": [1]}))
+    with pytest.raises(OSError, match="No space left"):
+        writer.flush()
+    monkeypatch.undo()
+    writer.write(table({"a": [2]}))
+    writer.close()
+    assert load(tmp_path / "run")["a"].tolist() == [1, 2]
+
+
+def test_a_file_that_cannot_be_made_costs_only_its_own_key(tmp_path):
+    writer = SaveLogger(tmp_path).open(Run("run"))
+    (tmp_path / "run" / ".a.npy.tmp").mkdir()  # in the way
+    writer.write(table({"a": [1], "b": [1]}))
+    with pytest.raises(OSError, match="a.npy"):
+        writer.flush()
+    writer.close()
+    assert load(tmp_path / "run")["b"].tolist() == [1]
+
+
 def test_nothing_is_ever_pickled(tmp_path):
     with SaveLogger(tmp_path) as logger:
         state = logger.init(jax.random.key(0))

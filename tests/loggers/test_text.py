@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import hypothesis
 import hypothesis.strategies as st
@@ -152,3 +153,44 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path):
             logger.init(jax.random.key(0))
             assert logger.runs[0].name == f"{NAME}-2"
         assert (tmp_path / f"{NAME}.{suffix}").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
+def test_a_disk_that_is_full_leaves_whole_lines(tmp_path, kind, monkeypatch):
+    with kind(tmp_path) as logger:
+        state = logger.init(jax.random.key(0))
+        logger.log(state, {"x": 1})
+        logger.flush()
+        real = os.write
+        calls = []
+
+        def write(descriptor, data):
+            calls.append(data)
+            if len(calls) == 2:
+                raise OSError(28, "No space left on device")
+            return real(descriptor, data[:3])
+
+        monkeypatch.setattr("lox.loggers._text.os.write", write)
+        logger.log(state, {"x": 2})
+        logger.log(state, {"x": 3})
+        with pytest.raises(OSError, match="No space left") as caught:
+            logger.flush()
+        assert caught.value.lost_records == 2
+        monkeypatch.undo()
+        logger.log(state, {"x": 4})
+    rows = cells(tmp_path) if kind is CsvLogger else lines(tmp_path)
+    assert [int(row["x"]) for row in rows] == [1, 4]
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl", "save"])
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch, name):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with lox.loggers.create(name, path="runs") as logger:
+        state = logger.init(jax.random.key(0))
+        logger.log(state, {"x": 1})
+        logger.flush()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        logger.log(state, {"x": 2})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "runs"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -25,7 +25,7 @@ class JsonlLogger(Logger):
 
     def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:
         super().__init__(**options)
-        self.path = Path(path)
+        self.path = Path(path).expanduser().absolute()  # also after a change of folder
 
     def open(self, run: Run) -> JsonlWriter:
         file = self._file(run.name)

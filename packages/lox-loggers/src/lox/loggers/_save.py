@@ -35,7 +35,7 @@ class SaveLogger(Logger):
 
     def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:
         super().__init__(**options)
-        self.path = Path(path)
+        self.path = Path(path).expanduser().absolute()  # also after a change of folder
 
     def open(self, run: Run) -> SaveWriter:
         folder = self.path / run.name
@@ -96,7 +96,8 @@ class SaveWriter:
         for key, parts in by_key.items():
             ready += self._prepare(key, gathered if alike else parts, alike, joined, failures)
         if any(stored.changed for stored, _ in ready):
-            self._write_manifest()
+            with failures.of(0):  # the rows can be written all the same, and the manifest with the next ones
+                self._write_manifest()
         for stored, block in ready:
             with failures.of(len(next(iter(block.values())))):
                 stored.append(block)
@@ -111,7 +112,7 @@ class SaveWriter:
         try:
             block = _block(key, parts, alike, joined)
             return [(self._fit(key, block), block)]
-        except (RecordError, ValueError, TypeError):
+        except (ValueError, TypeError, OSError):
             ready = []
             for logs in parts:
                 with failures.of(int(logs.counts[key])):
@@ -126,10 +127,10 @@ class SaveWriter:
         return self._keys[key]
 
     def _write_manifest(self) -> None:
-        for key, stored in self._keys.items():
-            self._manifest.logs[key] = stored.info
-            stored.changed = False
+        self._manifest.logs = {key: stored.info for key, stored in self._keys.items()}
         self._manifest.write(self._folder)
+        for stored in self._keys.values():
+            stored.changed = False
 
 
 class _Failures:

@@ -110,6 +110,7 @@ class Sink:
         self.owner = owner
         self.failures = Failures(owner, on_error)
         self.closed = False
+        self._closing = threading.Lock()
         self._pid = os.getpid()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._worker = Worker(f"lox:{owner}", queue_size, self._flush_all, flush_interval)
@@ -162,18 +163,22 @@ class Sink:
     def flush(self) -> None:
         """Returns when everything queued so far has been written and flushed."""
         if not (self.foreign or self.closed):
-            self._worker.run(self._flush_all)
+            with contextlib.suppress(LoggerClosedError):  # another thread closes it: that flushes too
+                self._worker.run(self._flush_all)
 
     def close(self) -> None:
         """Writes everything, closes all writers and ends the thread. A second call does nothing."""
-        if self.foreign or self.closed:
+        if self.foreign:
             return
-        if not self._worker.stopping:  # not abandoned before
-            self._worker.run(self._close_all)
-        self.closed = True
-        self._worker.stop()
-        self._worker.join()
-        _open_sinks.discard(self)
+        with self._closing:
+            if self.closed:
+                return
+            if not self._worker.stopping:  # not abandoned before
+                self._worker.run(self._close_all)
+            self.closed = True
+            self._worker.stop()
+            self._worker.join()
+            _open_sinks.discard(self)
 
     def abandon(self) -> None:
         """The logger is gone: what is queued gets written in the background. Never waits, so that it
@@ -269,7 +274,7 @@ _open_sinks: set[Sink] = set()
 def _close_at_exit() -> None:
     """Registered after JAX's own exit handlers, so that it runs before them: what the device still
     sends is waited for first, then every queue is drained while threads still run."""
-    sinks = [sink for sink in _open_sinks if not sink.foreign]
+    sinks = [sink for sink in list(_open_sinks) if not sink.foreign]
     if not sinks:
         return
     with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell

@@ -6,6 +6,7 @@ value have the same name, the one that comes later is labelled `name (step)` or 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections import Counter
@@ -129,8 +130,7 @@ class LineFile:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         descriptor = os.open(self.path, flags, 0o666)
         try:
-            while data:
-                data = data[os.write(descriptor, data) :]
+            _append(descriptor, data)
         finally:
             os.close(descriptor)
 
@@ -139,6 +139,20 @@ class LineFile:
         content = self.path.read_bytes()
         if not content.endswith(b"\n"):
             os.truncate(self.path, content.rfind(b"\n") + 1)
+
+
+def _append(descriptor: int, data: bytes) -> None:
+    """All of it or nothing: half a line would spoil the next one."""
+    before = os.fstat(descriptor).st_size
+    left = data
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.truncate(descriptor, before)
+        error.lost_records = data.count(b"\n")  # type: ignore[attr-defined]  # see Logger: what a writer may tell
+        raise
 
 
 def steps_in(rows: Iterable[Row]) -> Steps:
