@@ -13,6 +13,7 @@ Host functions get numpy arrays, never JAX arrays, and must not call JAX: that c
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -155,17 +156,25 @@ def deliver(
     target: Target,
     arrays: Sequence[Array],
     *,
+    token: Array | None = None,
     alive: Array = True,
     masked: bool = False,
     ordered: bool = False,
     results: tuple[Any, ...] = (),
 ) -> list[Array]:
+    """Make a host call.
+
+    With a ``token`` it is made after the call that the token came from, and the first result is the next token. XLA is
+    free to reorder calls that do not depend on each other, and does.
+    """
     has_alive = alive is not True
     return deliver_p.bind(
+        *([] if token is None else [token]),
         *([jnp.asarray(alive)] if has_alive else []),
         *arrays,
         target=target,
         lanes=(),
+        has_token=token is not None,
         has_alive=has_alive,
         masked=masked,
         ordered=ordered,
@@ -173,9 +182,15 @@ def deliver(
     )
 
 
+def first_token() -> Array:
+    return jnp.zeros((), jnp.uint8)
+
+
+_TOKEN = np.zeros((), np.uint8)
+
 # --- the primitive ---------------------------------------------------------------------------------------------------
-# operands: `alive` if there is one, then the arrays. Each has len(lanes) leading axes, of the lane's size or, where the
-# operand does not vary over the lanes, of size 1.
+# operands: a token and `alive` if there are any, then the arrays. All but the token have len(lanes) leading axes, of the
+# lane's size or, where the operand does not vary over the lanes, of size 1.
 
 
 class HostEffect(compat.Effect):
@@ -195,48 +210,57 @@ deliver_p.multiple_results = True
 
 
 @deliver_p.def_impl
-def _deliver_impl(*operands: Any, target: Target, lanes: Any, has_alive: bool, results: Any, **_: Any) -> list[Any]:
-    arrays = [np.asarray(operand) for operand in operands]
+def _deliver_impl(
+    *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, results: Any, **_: Any
+) -> list[Any]:
+    token = list(operands[: int(has_token)])
+    arrays = [np.asarray(operand) for operand in operands[int(has_token) :]]
     if has_alive and not arrays[0].any() and not results:
-        return []
-    return [jnp.asarray(out) for out in target.prepare(lanes, has_alive)(*arrays)]
+        return token
+    return token + [jnp.asarray(out) for out in target.prepare(lanes, has_alive)(*arrays)]
 
 
 @deliver_p.def_effectful_abstract_eval
-def _deliver_abstract_eval(*operands: Any, lanes: tuple[int, ...], ordered: bool, results: Any, **_: Any) -> Any:
+def _deliver_abstract_eval(*operands: Any, lanes: Any, has_token: bool, ordered: bool, results: Any, **_: Any) -> Any:
     outs = [compat.ShapedArray(lanes + result.shape, result.dtype) for result in results]
-    return outs, {_ordered_host_effect if ordered else _host_effect}
+    return [*operands[: int(has_token)], *outs], {_ordered_host_effect if ordered else _host_effect}
 
 
-def _deliver_batching(axis_data: Any, operands: Any, dims: Any, *, lanes: Any, ordered: bool, **params: Any) -> Any:
+def _deliver_batching(
+    axis_data: Any, operands: Any, dims: Any, *, lanes: Any, has_token: bool, ordered: bool, **params: Any
+) -> Any:
     if ordered:
         raise OrderError("lox.tap: ordered=True cannot be kept under vmap; leave it out: records of a lane keep their order")
-    operands = [
+    moved = [
         jnp.expand_dims(operand, 0) if dim is None else jnp.moveaxis(operand, dim, 0)
         for operand, dim in zip(operands, dims, strict=True)
     ]
-    outs = deliver_p.bind(*operands, lanes=(axis_data.size, *lanes), ordered=ordered, **params)
-    return outs, [0] * len(outs)
+    if has_token:
+        # One call for all lanes needs one token; a slice of many depends on all of them.
+        moved[0] = moved[0][0]
+    outs = deliver_p.bind(*moved, lanes=(axis_data.size, *lanes), has_token=has_token, ordered=ordered, **params)
+    return outs, [None] * int(has_token) + [0] * (len(outs) - int(has_token))
 
 
-def _deliver_lowering(ctx: Any, *operands: Any, has_alive: bool, masked: bool, **params: Any) -> Any:
-    matters = has_alive and (masked or ctx.avals_in[0].size > 1)
+def _deliver_lowering(ctx: Any, *operands: Any, has_token: bool, has_alive: bool, masked: bool, **params: Any) -> Any:
+    matters = has_alive and (masked or ctx.avals_in[int(has_token)].size > 1)
     lower = compat.lower_fun(_deliver_if_any_alive if matters else _deliver_always, multiple_results=True)
-    return lower(ctx, *operands, has_alive=has_alive, **params)
+    return lower(ctx, *operands, has_token=has_token, has_alive=has_alive, **params)
 
 
-def _deliver_if_any_alive(alive: Array, *arrays: Array, **params: Any) -> list[Array]:
-    if params["results"]:
-        return host_call_p.bind(alive, *arrays, **params)
-    # One lane: it is alive if the call is made.
-    operands, rest = ([], {**params, "has_alive": False}) if alive.size == 1 else ([alive], params)
-    jax.lax.cond(jnp.any(alive), lambda: host_call_p.bind(*operands, *arrays, **rest), lambda: [])
-    return []
+def _deliver_if_any_alive(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
+    token, (alive, *arrays) = list(operands[: int(has_token)]), operands[int(has_token) :]
+    if alive.size == 1 and not params["results"]:
+        # Without lanes: it is alive if the call is made.
+        operands, has_alive = (*token, *arrays), False
+    call = functools.partial(host_call_p.bind, *operands, has_token=has_token, has_alive=has_alive, **params)
+    return call() if params["results"] else jax.lax.cond(jnp.any(alive), call, lambda: token)
 
 
-def _deliver_always(*operands: Array, has_alive: bool, **params: Any) -> list[Array]:
+def _deliver_always(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
     """Without lanes the program is here, or it would not make the call."""
-    return host_call_p.bind(*operands[int(has_alive) :], has_alive=False, **params)
+    token, rest = operands[: int(has_token)], operands[int(has_token) + int(has_alive) :]
+    return host_call_p.bind(*token, *rest, has_token=has_token, has_alive=False, **params)
 
 
 compat.define_batching(deliver_p, _deliver_batching)
@@ -251,13 +275,14 @@ host_call_p.def_effectful_abstract_eval(_deliver_abstract_eval)
 
 
 def _host_call_lowering(
-    ctx: Any, *operands: Any, target: Target, lanes: tuple[int, ...], has_alive: bool, ordered: bool, results: Any
+    ctx: Any, *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, ordered: bool, results: Any
 ) -> Any:
     del results
     if ordered and compat.current_device_count(ctx) > 1:
         raise OrderError("lox.tap: ordered=True cannot be kept on more than one device; leave it out")
     run = target.prepare(lanes, has_alive)
-    return compat.lower_to_host_call(ctx, run, operands, _ordered_host_effect if ordered else None)
+    call = (lambda token, *arrays: (_TOKEN, *run(*arrays))) if has_token else run
+    return compat.lower_to_host_call(ctx, call, operands, _ordered_host_effect if ordered else None)
 
 
 compat.define_lowering(host_call_p, _host_call_lowering)

@@ -148,7 +148,9 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
         inner = Frame(frame.context(numbers, state=state))
         outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
         arrays, tree = jax.tree.flatten(inner.rows.stack())
-        layout = Layout.of(arrays, 0 if separate and len(arrays) <= _FUSED_OUTPUTS else MAX_PACKED_ELEMENTS)
+        limit = 0 if separate and len(arrays) <= _FUSED_OUTPUTS else MAX_PACKED_ELEMENTS
+        # An input that is an output as well, such as the step, costs nothing: JAX hands it on.
+        layout = Layout.of(arrays, limit, apart=set(map(id, x)))
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 

@@ -54,6 +54,18 @@ class PerRecord:
             self.callback(logs.trim())
 
 
+def _for_callback(handle: Any, form: Form, layout: Layout, operand_tree: Any) -> bool:
+    """Numbers of four bytes and nothing else, for a plain callback: the case that must take a few microseconds."""
+    return (
+        isinstance(handle, PerRecord)
+        and not operand_tree.num_leaves
+        and all(jax.tree_util.treedef_is_leaf(tree) for tree in form.trees)
+        and all(layout.packed)
+        and all(shape == () for shape in layout.shapes)
+        and all(np.dtype(dtype).itemsize == 4 for dtype in layout.dtypes)
+    )
+
+
 # --- the host's side -------------------------------------------------------------------------------------------------
 
 
@@ -67,7 +79,7 @@ class RecordTarget:
     operand_tree: Any
 
     def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
-        if not lanes and not has_alive and self._is_simple():
+        if not lanes and not has_alive and _for_callback(self.handle, self.form, self.layout, self.operand_tree):
             return self._prepare_simple()
         num_operands = self.operand_tree.num_leaves
         counts = dict.fromkeys(self.form.names, 1)
@@ -81,17 +93,6 @@ class RecordTarget:
             return ()
 
         return run
-
-    def _is_simple(self) -> bool:
-        """Numbers of four bytes and nothing else, for a plain callback: the case that must take a few microseconds."""
-        return (
-            isinstance(self.handle, PerRecord)
-            and not self.operand_tree.num_leaves
-            and all(jax.tree_util.treedef_is_leaf(tree) for tree in self.form.trees)
-            and all(self.layout.packed)
-            and all(shape == () for shape in self.layout.shapes)
-            and all(np.dtype(dtype).itemsize == 4 for dtype in self.layout.dtypes)
-        )
 
     def _prepare_simple(self) -> Callable[..., tuple[()]]:
         names, axes, dtypes = self.form.names, self.form.axes, [np.dtype(dtype) for dtype in self.layout.dtypes]
@@ -130,6 +131,8 @@ class RowsTarget:
     full: bool
 
     def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
+        if not lanes and not has_alive and _for_callback(self.handle, self.form, self.ring.layout, self.operand_tree):
+            return self._prepare_simple()
         num_buffers = len(jax.eval_shape(self.ring.init)[1])
 
         def run(*arrays: np.ndarray) -> tuple[()]:
@@ -140,6 +143,27 @@ class RowsTarget:
             counts = dict.fromkeys(self.form.names, count if np.ndim(count) else int(count))
             logs = self.form.logs(self.ring.layout.unpack_numpy(rows), counts, stacked=True)
             self.handle(Delivery(lanes, alive, self.operand_tree.unflatten(operands), logs))
+            return ()
+
+        return run
+
+    def _prepare_simple(self) -> Callable[..., tuple[()]]:
+        names, axes = self.form.names, self.form.axes
+        columns = list(enumerate(np.dtype(dtype) for dtype in self.ring.layout.dtypes))
+        values, steps = columns[: len(names)], columns[len(names) :]
+        callback, rows = self.handle.callback, self.ring.rows  # type: ignore[attr-defined]
+
+        def run(*arrays: np.ndarray) -> tuple[()]:
+            count = rows if self.full else int(arrays[0])
+            words = arrays[-1][:count]
+            logs = logdict._make(
+                {name: words[:, i].view(dtype) for name, (i, dtype) in zip(names, values, strict=True)},
+                {axis: dict.fromkeys(names, words[:, i].view(dtype)) for axis, (i, dtype) in zip(axes, steps, strict=True)},
+                dict.fromkeys(names, count),
+                frozenset(names),
+                {},
+            )
+            callback(logs)
             return ()
 
         return run
@@ -158,10 +182,12 @@ class Stream:
     alive: Array
     ordered: bool
 
-    def send_one(self, leaves: Sequence[Array], due: Array | None) -> None:
+    def send_one(self, leaves: Sequence[Array], due: Array | None, token: Array | None) -> Array | None:
+        """Send a record; returns the next token."""
         operands, tree = jax.tree.flatten(self.operands)
         arrays, layout = pack_leaves([*operands, *leaves])
-        self._deliver(RecordTarget(self.handle, self.form, layout, tree), arrays, due)
+        after = self._deliver(RecordTarget(self.handle, self.form, layout, tree), arrays, due, token)
+        return after[0] if after else None
 
     def send_rows(self, ring: RingStore, count: Array | None, buffers: Sequence[Array], due: Array) -> None:
         """Send a buffer with ``count`` rows in use; None: all."""
@@ -170,9 +196,9 @@ class Stream:
         target = RowsTarget(self.handle, self.form, ring, layout, tree, full=count is None)
         self._deliver(target, [*arrays, *map(host_form, buffers)], due)
 
-    def _deliver(self, target: Any, arrays: Sequence[Array], due: Array | None) -> None:
+    def _deliver(self, target: Any, arrays: Sequence[Array], due: Array | None, token: Array | None = None) -> list[Array]:
         alive = self.alive if due is None else due if self.alive is True else self.alive & due
-        deliver(target, arrays, alive=alive, masked=due is not None, ordered=self.ordered)
+        return deliver(target, arrays, token=token, alive=alive, masked=due is not None, ordered=self.ordered)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from lox import _program, _rules
 from lox._collect import Collector, Context, Frame
 from lox._errors import LogTypeError
 from lox._gather import DeviceGather
-from lox._host import Receiver
+from lox._host import Receiver, first_token
 from lox._logdict import logdict
 from lox._mark import Mark, Record
 from lox._plan import Selection, check_positive, plan_key
@@ -26,6 +26,9 @@ from lox._survey import Survey, Usages, Use
 P = ParamSpec("P")
 R = TypeVar("R")
 Array = Any
+
+# The state that chains host calls, so that they are made in program order; stores have numbers from 0 on.
+TOKEN = -1
 
 
 def tap(
@@ -118,6 +121,11 @@ class Tapper(Collector):
         self.plans = {key: plan_key(key, usage, None) for key, usage in usages.items()}
         self.counters = _number(_same_marks(usages)) if options.interval else {}
         self.gathers: dict[Any, DeviceGather] = {}
+        uses = [use for usage in usages.values() for use in usage.uses]
+        # Calls of one mark follow each other anyway, and batches keep the order of each mark only.
+        meshes = {use.mesh for use in uses}
+        self.chained = len({use.mark for use in uses}) > 1 and not options.batch and not options.ordered and len(meshes) == 1
+        self.mesh = meshes.pop() if self.chained else ()
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
         if options.batch:
             for use_label, store in _buffers(survey, usages, options).items():
@@ -131,6 +139,8 @@ class Tapper(Collector):
             number: jnp.zeros(self.plans[key].usage.uses[0].mesh, jnp.int32) for key, number in self.counters.items()
         }
         state.update({number: store.init() for number, store in self.buffers.values()})
+        if self.chained:
+            state[TOKEN] = jnp.broadcast_to(first_token(), self.mesh)
         return state
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
@@ -140,7 +150,7 @@ class Tapper(Collector):
         for mark, _ in self.buffers:
             if any(key in usages for key in mark.keys):
                 numbers.update(number for label, (number, _) in self.buffers.items() if label[0] == mark)
-        return frozenset(numbers)
+        return frozenset(numbers | {TOKEN}) if self.chained and usages else frozenset(numbers)
 
     # --- records -------------------------------------------------------------------------------------------------
 
@@ -152,7 +162,9 @@ class Tapper(Collector):
             masked = due is not None
             if store is None or number not in frame.state:
                 stream, leaves = self._stream(frame, mark, leaves, masked)
-                stream.send_one(leaves, due)
+                token = stream.send_one(leaves, due, frame.state.get(TOKEN))
+                if token is not None:
+                    frame.state[TOKEN] = compat.vary_like(token, frame.state[TOKEN])
             else:
                 stream, _ = self._stream(frame, mark, [], masked)
                 frame.state[number] = store.add(frame.state[number], leaves, due, stream)

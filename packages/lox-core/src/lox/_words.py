@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -59,12 +59,13 @@ class Layout:
     impls: tuple[str | None, ...]  # of the leaves that are PRNG keys
 
     @classmethod
-    def of(cls, leaves: Sequence[Any], limit: int = MAX_PACKED_ELEMENTS) -> Layout:
+    def of(cls, leaves: Sequence[Any], limit: int = MAX_PACKED_ELEMENTS, apart: Collection[int] = ()) -> Layout:
+        """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart``."""
         shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
         dtypes = tuple(leaf.dtype for leaf in leaves)
         packable = [
-            words_per_element(dtype) is not None and 0 < math.prod(shape) <= limit
-            for shape, dtype in zip(shapes, dtypes, strict=True)
+            words_per_element(dtype) is not None and 0 < math.prod(shape) <= limit and id(leaf) not in apart
+            for leaf, shape, dtype in zip(leaves, shapes, dtypes, strict=True)
         ]
         if sum(packable) < 2:
             packable = [False] * len(packable)
@@ -138,6 +139,7 @@ def _join_words(pieces: list[Any]) -> Any:
 def _merge_words(pieces: list[Any]) -> Any:
     """One vector out of a few, element by element: each place selects the piece it belongs to."""
     total = sum(piece.size for piece in pieces)
+    place = lax.iota(np.int32, total)
     merged, start = None, 0
     for piece in pieces:
         end = start + piece.size
@@ -148,9 +150,8 @@ def _merge_words(pieces: list[Any]) -> Any:
         if merged is None:
             merged = spread
         else:
-            mine = np.zeros(total, bool)
-            mine[start:end] = True
-            merged = lax.select(mine, spread, merged)
+            # Pieces come in order: what is behind the start of this one is overwritten by those that follow.
+            merged = lax.select(lax.ge(place, np.int32(start)), spread, merged)
         start = end
     return merged
 
