@@ -83,13 +83,20 @@ def _compiled(eqn: Any) -> Callable[..., Sequence[Array]]:
     literals = tuple(atom if isinstance(atom, compat.Literal) else None for atom in eqn.invars)
     if eqn.effects or eqn.primitive.name in _BOUND_DIRECTLY:
         return functools.partial(_bind, eqn, literals)
+    if any(compat.all_jaxprs_in_params(eqn.params)):
+        return _compiled_call(eqn, literals)  # not shared: a jaxpr, and what it closes over, must not live on
     try:
         return _shared(eqn.primitive, tuple(sorted(eqn.params.items())), _Context(eqn, literals))
     except TypeError:  # parameters that cannot be hashed or ordered
         return jax.jit(functools.partial(_bind, eqn, literals))
 
 
-# jit calls are compiled as they are (donation!); device_put decides by its arguments where its result lives.
+def _compiled_call(eqn: Any, literals: tuple[Any, ...]) -> Callable[..., Sequence[Array]]:
+    run = functools.partial(_bind, eqn, literals)
+    return compat.jit_of_equation(eqn, run, literals) if eqn.primitive.name == "jit" else jax.jit(run)
+
+
+# Where their results live depends on their arguments.
 _BOUND_DIRECTLY = frozenset(["device_put", "copy"])
 
 
@@ -115,10 +122,7 @@ class _Context:
 @functools.lru_cache(maxsize=4096)
 def _shared(primitive: Any, params: Any, context: _Context) -> Callable[..., Sequence[Array]]:
     del primitive, params
-    eqn = context.eqn
-    if eqn.primitive.name == "jit":
-        return compat.jit_of_equation(eqn, functools.partial(_bind, eqn, context.literals), context.literals)
-    return jax.jit(functools.partial(_bind, eqn, context.literals))
+    return jax.jit(functools.partial(_bind, context.eqn, context.literals))
 
 
 def _bind(eqn: Any, literals: tuple[Any, ...], *variables: Array) -> Sequence[Array]:

@@ -28,11 +28,15 @@ from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
 Effect = _effects.Effect
 
 
+_our_effects: list[type[Effect]] = []
+
+
 def allow_effect(effect_type: type[Effect], *, ordered: bool = False) -> None:
     """Let an effect of our own pass through every transformation.
 
     Without ``partial_eval_kept_effects``, ``grad`` of a ``scan`` loses the effects of its body in silence.
     """
+    _our_effects.append(effect_type)
     for allowed in (
         _effects.lowerable_effects,
         _effects.control_flow_allowed_effects,
@@ -84,17 +88,41 @@ def keep_in_loops(primitive: Any) -> None:
     def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
         if not _hoisting_out_of_scan():
             return trace.default_process_primitive(primitive, tracers, params)
-        staged = [trace.instantiate_const(tracer) for tracer in tracers]
-        out_avals, effects = primitive.abstract_eval(*(tracer.aval for tracer in staged), **params)
-        outs = [_pe.JaxprTracer(trace, _pe.PartialVal.unknown(aval), None) for aval in out_avals]
-        eqn = _pe.new_eqn_recipe(trace, staged, outs, primitive, params, effects, _source_info_util.current())
-        trace.effect_handles.append(_pe.EffectHandle(staged, eqn))
-        for out in outs:
-            out.recipe = eqn
-        return outs
+        return _stage(trace, primitive, tracers, params)
 
     _pe.custom_partial_eval_rules[primitive] = rule
 
+
+def _stage(trace: Any, primitive: Any, tracers: Any, params: dict[str, Any]) -> Any:
+    """Put an equation into the jaxpr that partial evaluation builds, whatever is known."""
+    staged = [trace.instantiate_const(tracer) for tracer in tracers]
+    out_avals, effects = primitive.abstract_eval(*(tracer.aval for tracer in staged), **params)
+    outs = [_pe.JaxprTracer(trace, _pe.PartialVal.unknown(aval), None) for aval in out_avals]
+    eqn = _pe.new_eqn_recipe(trace, staged, outs, primitive, params, effects, _source_info_util.current())
+    trace.effect_handles.append(_pe.EffectHandle(staged, eqn))
+    for out in outs:
+        out.recipe = eqn
+    return outs
+
+
+def _keep_holders_in_loops() -> None:
+    """The same for equations that hold ours: JAX takes them apart, and loses the part with the effect or runs it once."""
+    for primitive, original in list(_pe.custom_partial_eval_rules.items()):
+        if primitive.name in ("jit", "scan", "while", "cond", "remat2", "checkpoint"):
+            _pe.custom_partial_eval_rules[primitive] = _keeping(primitive, original)
+
+
+def _keeping(primitive: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
+        ours = any(isinstance(e, tuple(_our_effects)) for jaxpr in jaxprs_in_params(params) for e in jaxpr.effects)
+        if ours and _hoisting_out_of_scan():
+            return _stage(trace, primitive, tracers, params)
+        return original(trace, *tracers, **params)
+
+    return rule
+
+
+_keep_holders_in_loops()
 
 # The second one moves invariants out of scans inside ``jax.checkpoint``.
 _HOISTING_CODE = (_loops._scan_known_hoisting.__code__, _loops._scan_partial_eval_custom.__code__)
@@ -304,9 +332,14 @@ def jit_of_equation(eqn: Any, run: Callable[..., Any], literals: Sequence[Any]) 
 
 
 def is_known_form(eqn: Any) -> bool:
-    """From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``."""
+    """Whether lox knows this use of a primitive.
+
+    From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``. A conditional with a
+    branch for each platform cannot be made again by ``lax.switch``.
+    """
     prim = eqn.params.get("_prim")
-    return prim is None or type(prim).__name__ == "CustomRoot"
+    known_primitive = prim is None or type(prim).__name__ == "CustomRoot"
+    return known_primitive and eqn.params.get("branches_platforms") is None
 
 
 def varying_axes(array: Any) -> frozenset[str]:

@@ -147,10 +147,11 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
         carried, state = carry
         inner = Frame(frame.context(numbers, state=state))
         outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
-        arrays, tree = jax.tree.flatten(inner.rows.stack())
+        rows = inner.rows.stack()
+        arrays, tree = jax.tree.flatten(rows)
         limit = 0 if separate and len(arrays) <= _FUSED_OUTPUTS else MAX_PACKED_ELEMENTS
         # An input that is an output as well, such as the step, costs nothing: JAX hands it on.
-        layout = Layout.of(arrays, limit, apart=set(map(id, x)))
+        layout = Layout.of(arrays, limit, apart={*map(id, x), *_from_inner_loops(rows)})
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 
@@ -162,6 +163,14 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     frame.rows.extend(_flatten_iterations(tree.unflatten(layout.unpack(packed)), length, reverse))
     return [*carried, *ys]
 
+
+def _from_inner_loops(rows: Rows) -> set[int]:
+    """Rows that a loop inside returned. A few of them are not worth packing: the loop took longer than writing them."""
+    inner = {id(array) for (chunk,) in rows.values() if chunk.length is not None for array in chunk.arrays()}
+    return inner if len(inner) <= _FEW_OUTPUTS else set()
+
+
+_FEW_OUTPUTS = 4
 
 # A body of scalar arithmetic becomes one kernel, which writes a few outputs as cheaply as one; packing would only add
 # the work of taking them apart. Any other body has a kernel for each output.
