@@ -332,14 +332,9 @@ def jit_of_equation(eqn: Any, run: Callable[..., Any], literals: Sequence[Any]) 
 
 
 def is_known_form(eqn: Any) -> bool:
-    """Whether lox knows this use of a primitive.
-
-    From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``. A conditional with a
-    branch for each platform cannot be made again by ``lax.switch``.
-    """
+    """From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``."""
     prim = eqn.params.get("_prim")
-    known_primitive = prim is None or type(prim).__name__ == "CustomRoot"
-    return known_primitive and eqn.params.get("branches_platforms") is None
+    return prim is None or type(prim).__name__ == "CustomRoot"
 
 
 def varying_axes(array: Any) -> frozenset[str]:
