@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.fuzz import laws
 from tests.fuzz.laws import Case
-from tests.fuzz.program import Block, Call, Key, Log, Program, Scan
+from tests.fuzz.program import Block, Branch, Call, Choice, Key, Log, Program, Scan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,20 @@ FINDS: tuple[Find, ...] = (
         laws.gradients,
         Program(Block((Call("checkpoint", 0, Block((Scan("scan", 2, 0, Block((Log((F1,)),))),))),)), lane_safe=True),
         {"f1/@0": [2.0, 2.0]},
+        of_gradient=True,
+    ),
+    Find(
+        "under grad, a loop-invariant conditional lost its marks",
+        laws.gradients,
+        Program(
+            Block(
+                (
+                    Scan("scan", 2, 0, Block((Branch(Choice(False, 0), 0, (Block((Log((F0,)),)), Block((Log((F0,)),)))),))),
+                )
+            ),
+            lane_safe=True,
+        ),
+        {"f0/@0": [2.0, 2.0]},
         of_gradient=True,
     ),
     Find(
