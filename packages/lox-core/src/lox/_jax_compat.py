@@ -72,7 +72,7 @@ def define_jvp_binding_primals(primitive: Any) -> None:
     def rule(primals: Any, tangents: Any, **params: Any) -> Any:
         del tangents
         outs = primitive.bind(*primals, **params)
-        return outs, [ad.Zero.from_primal_value(out) for out in outs]
+        return outs, [ad.Zero(_core.typeof(out).to_tangent_aval()) for out in outs]
 
     ad.primitive_jvps[primitive] = rule
 
