@@ -1,8 +1,8 @@
 """The one loop over equations, shared by every transformation.
 
 ``Collector.run`` evaluates a jaxpr in the current trace, equation by equation, and never edits one. An equation without
-marks is bound as it stands. One with marks inside is rebuilt by its rule (``_rules``) through JAX's public API, around a
-Python function that evaluates the inner jaxpr with this same loop.
+marks is bound as it stands. One with marks inside is rebuilt by its rule (``_rules``) through JAX's public API, around
+a Python function that evaluates the inner jaxpr with this same loop.
 
 While a function body is evaluated, a ``Frame`` holds what its marks have left so far. What becomes of a mark is the
 business of the subclass: ``lox.spool`` collects rows and states, ``lox.tap`` calls the host.

@@ -32,7 +32,9 @@ def evaluate_call(collector: Collector, jaxpr: Any, context: Context, args: list
     return outs, (inner.state, inner.rows)
 
 
-def _evaluate_rule(collector: Collector, rule: Any, primal: Any, context: Context, args: list[Array], primal_args: Any) -> Any:
+def _evaluate_rule(
+    collector: Collector, rule: Any, primal: Any, context: Context, args: list[Array], primal_args: Any
+) -> Any:
     """The results of a rule, and records that have the structure of the function's."""
     if not collector.survey.is_marked(rule):
         outs, _ = evaluate_call(collector, rule, context, args)

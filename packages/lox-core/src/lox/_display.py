@@ -23,7 +23,9 @@ def show(value: Any) -> str:
         return "(" + ", ".join(map(show, value)) + ")"
     if isinstance(value, jax.core.Tracer):
         return _short_type(value.dtype, value.shape)
-    if isinstance(value, jax.Array) and (jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) or not value.is_fully_addressable):
+    if isinstance(value, jax.Array) and (
+        jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) or not value.is_fully_addressable
+    ):
         return _short_type(value.dtype, value.shape)
     if isinstance(value, (jax.Array, np.ndarray, np.generic)):
         return _show_array(np.asarray(value))

@@ -16,8 +16,8 @@ class DeviceGather:
     """Waits for the n-th delivery of every device of this host, and hands them on as one.
 
     Used only where every device makes the same number of records, so that the n-th ones belong together. The values get
-    the mesh axes in front, behind the lane axes of a vmap. With several processes, a host sees its own devices: the mesh
-    axes then have the sizes of its part of the mesh.
+    the mesh axes in front, behind the lane axes of a vmap. With several processes, a host sees its own devices: the
+    mesh axes then have the sizes of its part of the mesh.
     """
 
     def __init__(self, handle: Any, sizes: tuple[int, ...]) -> None:

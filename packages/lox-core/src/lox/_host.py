@@ -60,7 +60,9 @@ class Receiver:
             raise LogTypeError(f"lox: a callback must be callable, got {type(self.handle).__name__}")
 
 
-def send(receiver: Receiver, logs: logdict, *, alive: Array = True, masked: bool = False, ordered: bool = False) -> None:
+def send(
+    receiver: Receiver, logs: logdict, *, alive: Array = True, masked: bool = False, ordered: bool = False
+) -> None:
     """Deliver ``logs`` in one host call.
 
     Args:
@@ -189,8 +191,8 @@ def first_token() -> Array:
 _TOKEN = np.zeros((), np.uint8)
 
 # --- the primitive ---------------------------------------------------------------------------------------------------
-# operands: a token and `alive` if there are any, then the arrays. All but the token have len(lanes) leading axes, of the
-# lane's size or, where the operand does not vary over the lanes, of size 1.
+# operands: a token and `alive` if there are any, then the arrays. All but the token have len(lanes) leading axes, of
+# the lane's size or, where the operand does not vary over the lanes, of size 1.
 
 
 class HostEffect(compat.Effect):
@@ -230,7 +232,9 @@ def _deliver_batching(
     axis_data: Any, operands: Any, dims: Any, *, lanes: Any, has_token: bool, ordered: bool, **params: Any
 ) -> Any:
     if ordered:
-        raise OrderError("lox.tap: ordered=True cannot be kept under vmap; leave it out: records of a lane keep their order")
+        raise OrderError(
+            "lox.tap: ordered=True cannot be kept under vmap; leave it out: records of a lane keep their order"
+        )
     moved = [
         jnp.expand_dims(operand, 0) if dim is None else jnp.moveaxis(operand, dim, 0)
         for operand, dim in zip(operands, dims, strict=True)

@@ -106,7 +106,7 @@ def _stage(trace: Any, primitive: Any, tracers: Any, params: dict[str, Any]) -> 
 
 
 def _keep_holders_in_loops() -> None:
-    """The same for equations that hold ours: JAX takes them apart, and loses the part with the effect or runs it once."""
+    """Likewise for equations that hold ours: JAX takes them apart, and loses the part with the effect or runs it once."""
     for primitive, original in list(_pe.custom_partial_eval_rules.items()):
         if primitive.name in ("jit", "scan", "while", "cond", "remat2", "checkpoint"):
             _pe.custom_partial_eval_rules[primitive] = _keeping(primitive, original)
@@ -201,8 +201,6 @@ def trace_context() -> Any:
 
 def tracing_now() -> bool:
     return not _core.trace_state_clean()
-
-
 
 
 # --- jaxprs ----------------------------------------------------------------------------------------------------------
@@ -332,9 +330,14 @@ def jit_of_equation(eqn: Any, run: Callable[..., Any], literals: Sequence[Any]) 
 
 
 def is_known_form(eqn: Any) -> bool:
-    """From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``."""
+    """Whether lox knows this use of a primitive.
+
+    From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``. A conditional with
+    a branch for each platform cannot be made again by ``lax.switch``.
+    """
     prim = eqn.params.get("_prim")
-    return prim is None or type(prim).__name__ == "CustomRoot"
+    known_primitive = prim is None or type(prim).__name__ == "CustomRoot"
+    return known_primitive and eqn.params.get("branches_platforms") is None
 
 
 def varying_axes(array: Any) -> frozenset[str]:

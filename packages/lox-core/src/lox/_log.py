@@ -87,7 +87,9 @@ def log_grad(
     values = [leaf for leaves in record.leaves.values() for leaf in leaves]
     for value in values:
         if not jnp.issubdtype(value.dtype, jnp.inexact):
-            raise LogTypeError(f"lox.log_grad at {record.mark.site}: {name!r} has a value of dtype {value.dtype}, which has no gradient")
+            raise LogTypeError(
+                f"lox.log_grad at {record.mark.site}: {name!r} has a value of dtype {value.dtype}, it has no gradient"
+            )
     return jax.tree.structure(x).unflatten(watch_p.bind(*values, *others, mark=record.mark))
 
 
@@ -107,7 +109,7 @@ def _check(
         flat, tree = jax.tree.flatten(value)
         if not flat:
             raise LogTypeError(
-                f"lox.log at {site}: {key!r} has no value ({type(value).__name__}); leave the key out where there is none"
+                f"lox.log at {site}: {key!r} has no value ({type(value).__name__}); leave the key out where it has none"
             )
         trees.append(tree)
         leaves[prefix + key] = [_as_array(leaf, f"{key!r}", site) for leaf in flat]
@@ -130,10 +132,14 @@ def _as_array(leaf: Any, what: str, site: str) -> Any:
         return leaf
     if isinstance(leaf, (bool, int, float, complex)):
         return jnp.asarray(leaf) if marks_are_wanted() else leaf
-    if isinstance(leaf, (np.ndarray, np.generic)) and (leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, np.number)):
+    if isinstance(leaf, (np.ndarray, np.generic)) and (
+        leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, np.number)
+    ):
         return jnp.asarray(leaf) if marks_are_wanted() else leaf
     kind = f"numpy {leaf.dtype}" if isinstance(leaf, (np.ndarray, np.generic)) else type(leaf).__name__
-    raise LogTypeError(f"lox.log at {site}: {what} has a value of type {kind}; log arrays or numbers, or pytrees of them")
+    raise LogTypeError(
+        f"lox.log at {site}: {what} has a value of type {kind}; log arrays or numbers, or pytrees of them"
+    )
 
 
 def _as_scalar(step: Any, what: str, site: str) -> Any:
@@ -146,7 +152,7 @@ def _as_scalar(step: Any, what: str, site: str) -> Any:
 def _as_condition(where: Any, site: str) -> Any:
     array = _as_array(where, "`where`", site)
     dtype = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
-    if np.shape(array) != () or dtype != bool:
+    if np.shape(array) != () or dtype != np.bool_:
         raise LogTypeError(f"lox.log at {site}: `where` must be a boolean scalar, got {dtype}{list(np.shape(array))}")
     return array
 
@@ -165,5 +171,3 @@ def _call_site() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-

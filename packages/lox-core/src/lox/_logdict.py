@@ -241,7 +241,9 @@ class logdict(dict[str, Any]):
         if any(isinstance(self._counts[key], jax.core.Tracer) for key in bounded):
             raise LogTypeError("lox: logs.trim() needs concrete logs: call it outside jit, vmap and grad")
         if any(np.ndim(self._counts[key]) for key in bounded):
-            raise LogTypeError("lox: logs.trim() needs the logs of one lane: take one first, jax.tree.map(lambda x: x[i], logs)")
+            raise LogTypeError(
+                "lox: logs.trim() needs the logs of one lane: take one first, jax.tree.map(lambda x: x[i], logs)"
+            )
         rows = {key: min(int(self._counts[key]), self._rows_of(key)) for key in bounded}
         return self._map_rows(lambda key, leaf: leaf[: rows[key]] if key in rows else leaf, bounds={})
 
@@ -397,4 +399,3 @@ def _unflatten(aux: Any, children: Iterable[Any]) -> logdict:
 
 
 jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, _flatten)
-

@@ -124,7 +124,7 @@ compat.define_jvp_binding_primals(log_p)
 compat.define_lowering(log_p, lambda ctx, *operands, mark: [])
 compat.keep_in_loops(log_p)
 
-# --- watch_p: the identity whose transpose is a mark -------------------------------------------------------------------
+# --- watch_p: the identity whose transpose is a mark -----------------------------------------------------------------
 # operands: the leaves of one value (linear), then `where` if masked, and the steps.
 
 watch_p = compat.Primitive("lox_log_grad")

@@ -228,12 +228,12 @@ def _dynamic_error(plan: KeyPlan) -> DynamicCountError:
     )
     if why.startswith("branches: "):
         return BranchMismatchError(
-            f"lox.spool: the branches of a conditional record {plan.key!r} differently: {why.removeprefix('branches: ')}. "
+            f"lox.spool: branches of a conditional record {plan.key!r} differently: {why.removeprefix('branches: ')}. "
             f"The number of records must be known when the program is traced. {ways_out}"
         )
     return DynamicCountError(
-        f"lox.spool: {plan.key!r} ({sites}) is recorded in a {why}, so that the number of records is not known when the "
-        f"program is traced. {ways_out}"
+        f"lox.spool: {plan.key!r} ({sites}) is recorded in a {why}, so that the number of records is not known when "
+        f"the program is traced. {ways_out}"
     )
 
 
@@ -313,5 +313,3 @@ def spool_options(
         prefix,
         check_positive("capacity", capacity),
     )
-
-

@@ -42,8 +42,10 @@ class Traced:
 
 
 def is_array(leaf: Any) -> bool:
-    return isinstance(leaf, (jax.Array, np.ndarray, np.generic)) and leaf.dtype != object and not (
-        isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "USVMm"
+    return (
+        isinstance(leaf, (jax.Array, np.ndarray, np.generic))
+        and leaf.dtype != object
+        and not (isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "USVMm")
     )
 
 
@@ -176,8 +178,9 @@ class Cache:
             return OrderedDict()
         entry = self._by_function.get(id(fun))
         if entry is None or entry[0]() is not fun:
-            forget = lambda _, number=id(fun): self._by_function.pop(number, None)  # noqa: E731
-            entry = self._by_function[id(fun)] = (weakref.ref(fun, forget), OrderedDict())
+            number = id(fun)
+            entry = (weakref.ref(fun, lambda _: self._by_function.pop(number, None)), OrderedDict())
+            self._by_function[number] = entry
         return entry[1]
 
 

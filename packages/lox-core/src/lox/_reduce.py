@@ -100,7 +100,8 @@ class _Running:
         high, low = self.parts()
         value = lax.convert_element_type(value, high.dtype)
         count = self.count + 1
-        # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last place.
+        # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last
+        # place.
         step = ((value - high) - low) / lax.convert_element_type(count, _real(high.dtype)) + low
         new_high = high + step
         # Where it is no longer finite, the differences would turn inf into nan.
@@ -188,7 +189,7 @@ class _Extreme(_Builtin):
 
     def init(self, aval: Any) -> Array:
         dtype = np.dtype(aval.dtype)
-        if dtype == bool:
+        if dtype == np.bool_:
             start: Any = not self._largest
         elif jnp.issubdtype(dtype, jnp.integer):
             start = jnp.iinfo(dtype).min if self._largest else jnp.iinfo(dtype).max
@@ -311,12 +312,14 @@ def _known() -> str:
 
 def check_reducible(key: str, dtype: Any, reduction: Reduction, site: str) -> None:
     if is_key(dtype):
-        raise LogTypeError(f"lox.log at {site}: {key!r} holds random keys, which cannot be reduced; use reduce='append'")
+        raise LogTypeError(
+            f"lox.log at {site}: {key!r} holds random keys, which cannot be reduced; use reduce='append'"
+        )
     extremes = [name for name, reducer in reduction.reducers if isinstance(reducer, _Extreme)]
     if extremes and jnp.issubdtype(dtype, jnp.complexfloating):
         raise OptionError(
-            f"lox.log at {site}: {key!r} holds complex numbers, which have no {extremes[0]}; log their real part or their "
-            "absolute value, or choose another reduction"
+            f"lox.log at {site}: {key!r} holds complex numbers, which have no {extremes[0]}; log their real part or "
+            "their absolute value, or choose another reduction"
         )
 
 

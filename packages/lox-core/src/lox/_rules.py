@@ -3,7 +3,7 @@
 A rule says what the primitive's jaxprs record (``usages``), and rebuilds it (``run``) with the public function of JAX
 that made it. To find what happens to a primitive, look for its name in ``RULES`` at the end.
 
-* *transparent* primitives (``jit``, ``checkpoint``, custom derivatives, ...) run their jaxpr once: rows simply pass out.
+* *transparent* primitives (``jit``, ``checkpoint``, custom derivatives, ...) run their jaxpr once: rows pass out.
 * *folding* ones (loops, branches) put rows into the stores at the end of each body, and carry the stores.
 """
 
@@ -73,7 +73,12 @@ def _run_inline(find: Callable[[Any], Any]) -> Run:
 
 
 def call_through(
-    collector: Collector, frame: Frame, jaxpr: Any, wrap: Callable[[Callable[..., Any]], Any], label: Any, args: list[Array]
+    collector: Collector,
+    frame: Frame,
+    jaxpr: Any,
+    wrap: Callable[[Callable[..., Any]], Any],
+    label: Any,
+    args: list[Array],
 ) -> list[Array]:
     """Evaluate ``jaxpr`` inside ``wrap(function)``, with rows and stores passed in and out as values."""
     numbers = collector.stores_in(jaxpr, folds=False)
@@ -94,7 +99,13 @@ def call_through(
 
 def _run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
     params = eqn.params
-    label = (id(params["jaxpr"]), params["name"], params["donated_invars"], params["in_shardings"], params["out_shardings"])
+    label = (
+        id(params["jaxpr"]),
+        params["name"],
+        params["donated_invars"],
+        params["in_shardings"],
+        params["out_shardings"],
+    )
 
     def wrap(evaluate: Callable[..., Any]) -> Any:
         evaluate.__name__ = params["name"]
@@ -261,7 +272,9 @@ def _run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
 
         return branch
 
-    outs, state, arrays = jax.lax.switch(index, [make(i) for i in range(len(branches))], frame.context(numbers).state, *operands)
+    outs, state, arrays = jax.lax.switch(
+        index, [make(i) for i in range(len(branches))], frame.context(numbers).state, *operands
+    )
     frame.state.update(state)
     frame.rows.extend(Rows({key: (chunk.replace(arrays[key], chunk.length),) for key, (chunk,) in shapes[0].items()}))
     return outs

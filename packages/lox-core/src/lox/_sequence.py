@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -56,11 +57,15 @@ def _join_key(key: str, first: logdict, second: logdict, memo: dict[Any, Any]) -
 
 def _check_same_records(key: str, a: Any, b: Any, a_stacked: bool, b_stacked: bool) -> None:
     if jax.tree.structure(a) != jax.tree.structure(b):
-        raise ConflictError(f"lox: cannot add logs of {key!r}: one is {jax.tree.structure(a)}, the other {jax.tree.structure(b)}")
+        raise ConflictError(
+            f"lox: cannot add logs of {key!r}: one is {jax.tree.structure(a)}, the other {jax.tree.structure(b)}"
+        )
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
         shapes = np.shape(x)[int(a_stacked) :], np.shape(y)[int(b_stacked) :]
         if shapes[0] != shapes[1]:
-            raise ConflictError(f"lox: cannot add logs of {key!r}: the records have the shapes {shapes[0]} and {shapes[1]}")
+            raise ConflictError(
+                f"lox: cannot add logs of {key!r}: the records have the shapes {shapes[0]} and {shapes[1]}"
+            )
 
 
 def _joiner(key: str, first: logdict, second: logdict) -> Any:
@@ -123,8 +128,10 @@ def _rows_of_axes(
     for key in keys:
         number_of_rows = table._rows_of(key)
         columns = [table._steps[axis][key] for axis in axes]
-        labels: list[Any] = list(zip(*(column.tolist() for column in columns), strict=True)) if axes else [()] * number_of_rows
-        rising = rising and all(a <= b for a, b in zip(labels, labels[1:], strict=False))
+        labels: list[Any] = (
+            list(zip(*(column.tolist() for column in columns), strict=True)) if axes else [()] * number_of_rows
+        )
+        rising = rising and all(a <= b for a, b in itertools.pairwise(labels))
         # A step may repeat: the n-th record of a step meets the n-th of the other keys.
         seen: Counter[Any] = Counter()
         for i, label in enumerate(labels):

@@ -88,5 +88,3 @@ def run_custom_root(collector: Collector, frame: Frame, eqn: Any, invals: list[A
 
     context = prepare_call(collector, frame, prim.solve_jaxpr)
     return finish_call(frame, find_root(context, *operands))
-
-

@@ -93,7 +93,7 @@ class Spooler(Collector):
             plan = self.plan.keys.get(key)
             if plan is None:
                 raise ConflictError(
-                    f"lox.spool: {key!r} ({record.mark.site}) is recorded by a derivative rule, but not by its function, "
+                    f"lox.spool: {key!r} ({record.mark.site}) is recorded by a derivative rule but not by its function, "
                     "so that it has no place in the logs: transform the differentiated function, spool(grad(f))"
                 )
             leaves = tuple(_cast(leaf, aval) for leaf, aval in zip(record.leaves[key], plan.leaves, strict=True))
@@ -189,5 +189,3 @@ def _from_store(group: Group, state: Any) -> logdict:
     }
     bounds: dict[str, int | None] = dict.fromkeys(stacked, group.capacity) if group.bounded else {}
     return logdict._make(values, steps, counts, frozenset(stacked), bounds)
-
-

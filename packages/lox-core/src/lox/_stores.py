@@ -96,7 +96,10 @@ class ReduceStore:
         leaves = [_cast(leaf, aval) for leaf, aval in zip(leaves, self.leaves, strict=True)]
         steps = [_cast(step, aval) for step, aval in zip(steps, self.steps, strict=True)]
         new_folds = [
-            [reducer.update(fold, self._pack(leaves, pack)) for fold, pack in zip(fold_list, self._packs(reducer), strict=True)]
+            [
+                reducer.update(fold, self._pack(leaves, pack))
+                for fold, pack in zip(fold_list, self._packs(reducer), strict=True)
+            ]
             for (_, reducer), fold_list in zip(self.reduction.reducers, folds, strict=True)
         ]
         if self.reduction.keeps_first_step:
@@ -206,7 +209,9 @@ def fold_logdict(logs: logdict, reduction: Reduction) -> logdict:
         store = ReduceStore(reduction, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]))
         used = jnp.minimum(logs.counts[key], len(rows[0])) if key in logs._bounds else None
         done = store.finish(_fold(store, rows, used))
-        values[key] = reduction.label([tree.unflatten(list(part)) for part in zip(*done.leaves, strict=True)], logs[key])
+        values[key] = reduction.label(
+            [tree.unflatten(list(part)) for part in zip(*done.leaves, strict=True)], logs[key]
+        )
         for axis, step in zip(axes, done.steps, strict=True):
             steps.setdefault(axis, {})[key] = step
         counts[key] = logs.counts[key]
@@ -220,4 +225,3 @@ def _fold(store: ReduceStore, rows: list[Array], used: Array | None) -> Any:
         return store.add(state, row[: len(store.leaves)], row[len(store.leaves) :], keep), None
 
     return jax.lax.scan(step, store.init(), (jnp.arange(len(rows[0])), rows))[0]
-

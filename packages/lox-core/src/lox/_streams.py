@@ -158,7 +158,10 @@ class RowsTarget:
             words = arrays[-1][:count]
             logs = logdict._make(
                 {name: words[:, i].view(dtype) for name, (i, dtype) in zip(names, values, strict=True)},
-                {axis: dict.fromkeys(names, words[:, i].view(dtype)) for axis, (i, dtype) in zip(axes, steps, strict=True)},
+                {
+                    axis: dict.fromkeys(names, words[:, i].view(dtype))
+                    for axis, (i, dtype) in zip(axes, steps, strict=True)
+                },
                 dict.fromkeys(names, count),
                 frozenset(names),
                 {},
@@ -196,7 +199,9 @@ class Stream:
         target = RowsTarget(self.handle, self.form, ring, layout, tree, full=count is None)
         self._deliver(target, [*arrays, *map(host_form, buffers)], due)
 
-    def _deliver(self, target: Any, arrays: Sequence[Array], due: Array | None, token: Array | None = None) -> list[Array]:
+    def _deliver(
+        self, target: Any, arrays: Sequence[Array], due: Array | None, token: Array | None = None
+    ) -> list[Array]:
         alive = self.alive if due is None else due if self.alive is True else self.alive & due
         return deliver(target, arrays, token=token, alive=alive, masked=due is not None, ordered=self.ordered)
 

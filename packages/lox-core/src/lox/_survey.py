@@ -75,9 +75,7 @@ class Summary:
 class Survey:
     """Reads jaxprs. ``selects(mark, key)`` says what counts."""
 
-    def __init__(
-        self, selects: Callable[[Mark, str], bool], rules: Any, also: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, selects: Callable[[Mark, str], bool], rules: Any, also: frozenset[str] = frozenset()) -> None:
         self._selects = selects
         self._also = also  # names of primitives that are to be rebuilt even without marks
         self._rules = rules

@@ -124,7 +124,9 @@ class Tapper(Collector):
         uses = [use for usage in usages.values() for use in usage.uses]
         # Calls of one mark follow each other anyway, and batches keep the order of each mark only.
         meshes = {use.mesh for use in uses}
-        self.chained = len({use.mark for use in uses}) > 1 and not options.batch and not options.ordered and len(meshes) == 1
+        self.chained = (
+            len({use.mark for use in uses}) > 1 and not options.batch and not options.ordered and len(meshes) == 1
+        )
         self.mesh = meshes.pop() if self.chained else ()
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
         if options.batch:
@@ -169,7 +171,9 @@ class Tapper(Collector):
                 stream, _ = self._stream(frame, mark, [], masked)
                 frame.state[number] = store.add(frame.state[number], leaves, due, stream)
 
-    def _due(self, frame: Frame, keys: tuple[str, ...], where: Array | None) -> list[tuple[tuple[str, ...], Array | None]]:
+    def _due(
+        self, frame: Frame, keys: tuple[str, ...], where: Array | None
+    ) -> list[tuple[tuple[str, ...], Array | None]]:
         """Split the keys of a mark by the counter that decides whether they are delivered."""
         groups: dict[int | None, list[str]] = {}
         for key in keys:

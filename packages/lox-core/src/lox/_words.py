@@ -44,7 +44,7 @@ def words_per_element(dtype: Any) -> int | None:
     if is_key(dtype):
         return None
     dtype = np.dtype(dtype)
-    if dtype == bool or dtype.itemsize in (2, 4) or (dtype.itemsize == 1 and dtype.kind in "biu"):
+    if dtype == np.bool_ or dtype.itemsize in (2, 4) or (dtype.itemsize == 1 and dtype.kind in "biu"):
         return 1
     return 2 if dtype.itemsize == 8 else None
 
@@ -115,7 +115,7 @@ def _to_words(leaf: Any) -> Any:
         parts = [lax.expand_dims(part, (1,)) for part in (lax.real(flat), lax.imag(flat))]
         flat, dtype = lax.concatenate(parts, 1), np.dtype(parts[0].dtype)
         return lax.reshape(lax.bitcast_convert_type(flat, np.uint32), (flat.size * dtype.itemsize // 4,))
-    if dtype == bool:
+    if dtype == np.bool_:
         return lax.convert_element_type(flat, np.uint32)
     if dtype.itemsize < 4:
         narrow = np.uint8 if dtype.itemsize == 1 else np.uint16
@@ -124,8 +124,8 @@ def _to_words(leaf: Any) -> Any:
     return words if words.ndim == 1 else lax.reshape(words, (words.size,))
 
 
-# XLA's CPU compiler makes a kernel for each operand of a longer concatenation, and runs a loop body with more than a few
-# kernels several times slower: at 64 scalars, a vector built by selects is twenty times as fast.
+# XLA's CPU compiler makes a kernel for each operand of a longer concatenation, and runs a loop body with more than a
+# few kernels several times slower: at 64 scalars, a vector built by selects is twenty times as fast.
 _SELECTED_TOGETHER = 16
 _FUSED_OPERANDS = 8
 
@@ -147,11 +147,8 @@ def _merge_words(pieces: list[Any]) -> Any:
             spread = lax.broadcast_in_dim(lax.squeeze(piece, (0,)), (total,), ())
         else:
             spread = lax.pad(piece, np.uint32(0), [(start, total - end, 0)])
-        if merged is None:
-            merged = spread
-        else:
-            # Pieces come in order: what is behind the start of this one is overwritten by those that follow.
-            merged = lax.select(lax.ge(place, np.int32(start)), spread, merged)
+        # Pieces come in order: what is behind the start of this one is overwritten by those that follow.
+        merged = spread if merged is None else lax.select(lax.ge(place, np.int32(start)), spread, merged)
         start = end
     return merged
 
@@ -166,7 +163,7 @@ def _columns(words: Any, sizes: list[int]) -> list[Any]:
 def _from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     dtype, rows = np.dtype(dtype), words.shape[1:]
     elements = math.prod(shape)
-    if dtype == bool:
+    if dtype == np.bool_:
         flat = lax.ne(words, np.uint32(0))
     elif dtype.itemsize < 4:
         narrow = np.uint8 if dtype.itemsize == 1 else np.uint16
@@ -195,7 +192,7 @@ def _columns_numpy(words: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
 
 def _from_words_numpy(words: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     dtype, rows = np.dtype(dtype), words.shape[:-1]
-    if dtype == bool:
+    if dtype == np.bool_:
         flat = words.astype(bool)
     elif dtype.itemsize < 4:
         flat = words.astype(np.uint8 if dtype.itemsize == 1 else np.uint16).view(dtype)
