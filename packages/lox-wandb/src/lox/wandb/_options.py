@@ -137,12 +137,14 @@ def resolve_mode(arguments: Mapping[str, Any]) -> str:
 
 def check_login(arguments: Mapping[str, Any]) -> None:
     """Raises if an online run would find no API key. wandb would ask for one on the terminal, or fail in mid-air."""
-    settings = _user_settings(arguments.get("settings"))
-    shared = wandb.setup().settings
-    environment = any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
-    if environment or settings.api_key or shared.api_key or getattr(shared, "identity_token_file", None):
-        return
     url = str(effective(arguments, "base_url"))
+    shared = wandb.setup().settings
+    if any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
+        return
+    if _user_settings(arguments.get("settings")).api_key:
+        return
+    if shared.base_url == url and (shared.api_key or getattr(shared, "identity_token_file", None)):
+        return
     if not _in_netrc(url):
         raise WandbLoginError(
             f"{BACKEND}: there is no API key for {url}. Log in with `wandb login`, set WANDB_API_KEY, or stay offline "

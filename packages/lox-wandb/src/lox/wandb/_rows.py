@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jax.tree_util import tree_leaves
@@ -31,24 +31,26 @@ class Rows:
         return not self._names.isdisjoint(names)
 
     def add(
-        self, names: list[str], steps: list[Steps], columns: list[list[Any]], skipped: list[Collection[Steps]]
+        self, names: list[str], steps: list[Steps], columns: list[list[Any]], skipped: Sequence[Collection[Steps]]
     ) -> None:
-        """Adds names to the rows of these steps, each with its column of values and the steps at which it is left out.
-        Where a value is None there is none."""
+        """Adds names to the rows of these steps, each with its column of values and, if any, the steps at which it is
+        left out. Where a value is None there is none."""
         self._names.update(names)
-        sparse = any(skipped) or any(value is None for column in columns for value in column)
-        for number, label in enumerate(_labels(steps)):
-            values = {name: column[number] for name, column in zip(names, columns, strict=True)}
-            if sparse:
-                kept = zip(values.items(), skipped, strict=True)
-                values = {name: value for (name, value), left in kept if value is not None and label[0] not in left}
-                if not values:
+        for label, values in zip(_labels(steps), zip(*columns, strict=True), strict=True):
+            found = dict(zip(names, values, strict=True))
+            if skipped or any(value is None for value in values):
+                left = skipped or [()] * len(names)
+                found = {
+                    name: value
+                    for (name, value), steps_left in zip(found.items(), left, strict=True)
+                    if value is not None and label[0] not in steps_left
+                }
+                if not found:
                     continue
             row = self._rows.get(label)
             if row is None:
-                self._rows[label] = {**dict(zip(self._axes, label[0], strict=True)), **values}
-            else:
-                row.update(values)
+                row = self._rows[label] = dict(zip(self._axes, label[0], strict=True))
+            row.update(found)
 
     def take(self) -> list[dict[str, Any]]:
         """All rows, which then no longer wait."""

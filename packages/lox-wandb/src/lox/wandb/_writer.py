@@ -9,7 +9,7 @@ their keys comes again, or until the next flush.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from lox.loggers.kinds import Kinds
 from lox.wandb._disk import OnDisk
 from lox.wandb._earlier import Earlier
 from lox.wandb._errors import BACKEND, WandbError, WandbFinishedError, WandbKeyError
-from lox.wandb._rows import Axes, Rows, Steps, axes_of, check_names, steps_of
+from lox.wandb._rows import Axes, Rows, axes_of, check_names, steps_of
 from lox.wandb._summary import Summary
 from lox.wandb._values import ValueEncoder, numbers, plain
 
@@ -28,12 +28,19 @@ from lox.wandb._values import ValueEncoder, numbers, plain
 _MAX_WAITING = 8192
 
 
-class Named(NamedTuple):
-    """The values of one metric, one for each record of the key that it comes from."""
+class Metrics(NamedTuple):
+    """Some metrics: the keys that they come from, their names, and of each a value for each record."""
 
-    key: str
-    name: str
-    values: list[Any]
+    keys: list[str]
+    names: list[str]
+    columns: list[list[Any]]
+
+    def pick(self, places: list[int]) -> Metrics:
+        return Metrics(
+            [self.keys[place] for place in places],
+            [self.names[place] for place in places],
+            [self.columns[place] for place in places],
+        )
 
 
 class RunWriter:
@@ -62,7 +69,7 @@ class RunWriter:
             self._write_any(logs, layout)
             return
         for axes, keys in groups.items():
-            self._write_group(logs, axes, [Named(key, key, numbers(logs[key])) for key in keys])
+            self._write_group(logs, axes, Metrics(keys, keys, [numbers(logs[key]) for key in keys]))
 
     def flush(self) -> None:
         """Hands every row to wandb's own process. `settle` waits until they are on disk."""
@@ -89,44 +96,36 @@ class RunWriter:
     def _write_any(self, logs: logdict, layout: Any) -> None:
         columns = self._kinds.columns(logs)
         check_names([*logs, *(column.name for column in columns)], logs.steps)
-        groups: dict[Axes, list[Named]] = {}
+        groups: dict[Axes, Metrics] = {}
         for column in columns:
             if column.kind == "hparams":  # no history: they go to the run's config, where the last one stays
                 self.configure({column.name: plain(column.values[-1])})
                 continue
             axes = axes_of(logs, column.key)
-            encoded = [Named(column.key, name, values) for name, values in self._encode(column).items()]
-            groups.setdefault(axes, []).extend(named for named in encoded if not _is_step(logs, axes, named))
+            group = groups.setdefault(axes, Metrics([], [], []))
+            for name, values in self._encode(column).items():
+                if not _is_step(logs, axes, column.key, name, values):
+                    self._define(axes, column.key, name)
+                    group.keys.append(column.key)
+                    group.names.append(name)
+                    group.columns.append(values)
         for axes, group in groups.items():
-            for key, name, _ in group:
-                self._define(axes, key, name)
             self._write_group(logs, axes, group)
-        metrics = [named for group in groups.values() for named in group]
-        if layout is not None and [named.name for named in metrics if named.name == named.key] == list(logs):
-            self._flat[layout] = {axes: [named.key for named in group] for axes, group in groups.items()}
+        if layout is not None and sorted(name for group in groups.values() for name in group.names) == sorted(logs):
+            self._flat[layout] = {axes: group.keys for axes, group in groups.items()}
 
-    def _write_group(self, logs: logdict, axes: Axes, group: list[Named]) -> None:
+    def _write_group(self, logs: logdict, axes: Axes, group: Metrics) -> None:
         """Adds metrics of the same axes to the rows of their steps."""
         rows = self._waiting.get(axes)
         if rows is None:
             rows = self._waiting[axes] = Rows(axes)
-        if rows.has_any([named.name for named in group]):
+        if rows.has_any(group.names):
             self._emit(rows)
-        # Most keys share the array of their steps with others: one pass over the rows does for all of these.
-        shared: dict[tuple[int, ...], list[Named]] = {}
-        for named in group:
-            arrays = tuple([id(logs.steps[axis][named.key]) for axis in axes])
-            shared.setdefault(arrays or (len(named.values),), []).append(named)
-        for part in shared.values():
-            steps = steps_of(logs, axes, part[0].key)
-            skipped = [self._skipped(named.name, axes) for named in part]
-            rows.add([named.name for named in part], steps, [named.values for named in part], skipped)
+        for part in _by_steps(logs, axes, group):
+            skipped = [self._earlier.steps(name, axes) for name in part.names] if self._earlier is not None else []
+            rows.add(part.names, steps_of(logs, axes, part.keys[0]), part.columns, skipped)
         if not axes or len(rows) > _MAX_WAITING:
             self._emit(rows)
-
-    def _skipped(self, name: str, axes: Axes) -> Collection[Steps]:
-        """The steps that earlier files of the run hold."""
-        return () if self._earlier is None else self._earlier.steps(name, axes)
 
     def _define(self, axes: Axes, key: str, name: str) -> None:
         if name in self._defined:
@@ -176,12 +175,28 @@ def _flat_layout(logs: logdict) -> Any:
     return tuple(keys), tuple([(axis, tuple(by_key)) for axis, by_key in logs.steps.items()])
 
 
-def _is_step(logs: logdict, axes: Axes, named: Named) -> bool:
+def _by_steps(logs: logdict, axes: Axes, group: Metrics) -> list[Metrics]:
+    """The metrics in parts that share their steps: one pass over the rows does for all of a part."""
+    if len(group.keys) < 2:
+        return [group] if group.keys else []
+    arrays = [logs.steps[axis] for axis in axes]
+    first = [by_key[group.keys[0]] for by_key in arrays]
+    same = (by_key[key] is array for by_key, array in zip(arrays, first, strict=True) for key in group.keys)
+    if axes and all(same):
+        return [group]
+    parts: dict[tuple[int, ...], list[int]] = {}
+    for place, key in enumerate(group.keys):
+        shared = tuple([id(by_key[key]) for by_key in arrays]) if axes else (len(group.columns[place]),)
+        parts.setdefault(shared, []).append(place)
+    return [group.pick(places) for places in parts.values()]
+
+
+def _is_step(logs: logdict, axes: Axes, key: str, name: str, values: list[Any]) -> bool:
     """Whether a step was logged as a value too. The row has it then."""
-    if named.name not in axes:
+    if name not in axes:
         return False
-    if logs.steps[named.name][named.key].tolist() == named.values:
+    if logs.steps[name][key].tolist() == values:
         return True
     raise WandbKeyError(
-        f"{BACKEND}: {named.name!r} is both a step axis and, with other values, a key of the same record: rename one."
+        f"{BACKEND}: {name!r} is both a step axis and, with other values, a key of the same record: rename one."
     )
