@@ -281,12 +281,32 @@ host_call_p.def_effectful_abstract_eval(_deliver_abstract_eval)
 def _host_call_lowering(
     ctx: Any, *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, ordered: bool, results: Any
 ) -> Any:
-    del results
     if ordered and compat.current_device_count(ctx) > 1:
         raise OrderError("lox.tap: ordered=True cannot be kept on more than one device; leave it out")
+    automatic = compat.automatic_axes(ctx)
+    if automatic:
+        params = dict(target=target, lanes=lanes, has_token=has_token, has_alive=has_alive, ordered=ordered, results=results)
+        outs = [*ctx.avals_in[: int(has_token)], *(compat.ShapedArray(lanes + r.shape, r.dtype) for r in results)]
+        once = functools.partial(_once_along, automatic, functools.partial(host_call_p.bind, **params), outs)
+        return compat.lower_fun(once, multiple_results=True)(ctx, *operands)
     run = target.prepare(lanes, has_alive)
     call = (lambda token, *arrays: (_TOKEN, *run(*arrays))) if has_token else run
     return compat.lower_to_host_call(ctx, call, operands, _ordered_host_effect if ordered else None)
+
+
+def _once_along(automatic: tuple[str, ...], call: Callable[..., Any], outs: Sequence[Any], *operands: Array) -> list[Array]:
+    """In a shard_map that leaves some mesh axes to the compiler: one call for all the devices along those, with the
+    whole values."""
+
+    def on_each(*operands: Array) -> list[Array]:
+        nothing = [jnp.zeros(out.shape, out.dtype) for out in outs]
+        is_first = jax.lax.axis_index(automatic) == 0
+        returned = jax.lax.cond(is_first, lambda: list(call(*operands)), lambda: nothing)
+        # The others have zeros: the sum is what the host returned. A token is only there to be waited for.
+        return [out if out.dtype == _TOKEN.dtype else jax.lax.psum(out, automatic) for out in returned]
+
+    whole = jax.sharding.PartitionSpec()
+    return jax.shard_map(on_each, in_specs=whole, out_specs=whole, axis_names=set(automatic), check_vma=False)(*operands)
 
 
 compat.define_lowering(host_call_p, _host_call_lowering)

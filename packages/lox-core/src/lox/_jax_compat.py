@@ -106,7 +106,7 @@ def _stage(trace: Any, primitive: Any, tracers: Any, params: dict[str, Any]) -> 
 
 
 def _keep_holders_in_loops() -> None:
-    """Likewise for equations that hold ours: JAX takes them apart, and loses the part with the effect or runs it once."""
+    """Likewise for those that hold ours: JAX takes them apart, and loses the part with the effect or runs it once."""
     for primitive, original in list(_pe.custom_partial_eval_rules.items()):
         if primitive.name in ("jit", "scan", "while", "cond", "remat2", "checkpoint"):
             _pe.custom_partial_eval_rules[primitive] = _keeping(primitive, original)
@@ -175,6 +175,14 @@ def _host_call_sharding(ctx: Any) -> Any:
         kind = list if jax.__version_info__ < (0, 10) else tuple
         return _sharding_impls.SdyArrayList(kind([whole] * number))
     return None
+
+
+def automatic_axes(ctx: Any) -> tuple[str, ...]:
+    """In a shard_map, the mesh axes that are left to the compiler; () elsewhere."""
+    context = ctx.module_context.axis_context
+    if not isinstance(context, _sharding_impls.SPMDAxisContext):
+        return ()
+    return tuple(axis for axis in context.mesh.axis_names if axis not in context.manual_axes)
 
 
 def current_device_count(ctx: Any) -> int:
@@ -356,6 +364,12 @@ def vary_over(array: Any, axes: Iterable[str]) -> Any:
 
 def vary_like(array: Any, like: Any) -> Any:
     return vary_over(array, sorted(varying_axes(like)))
+
+
+def is_split(array: Any) -> bool:
+    """Whether the type of an array says that it is split between devices (explicit sharding)."""
+    spec = getattr(getattr(_core.typeof(array), "sharding", None), "spec", ()) if isinstance(array, jax.Array) else ()
+    return any(part is not None for part in spec)
 
 
 def manual_axes_of(eqn: Any) -> frozenset[str]:

@@ -93,7 +93,7 @@ class Spooler(Collector):
             plan = self.plan.keys.get(key)
             if plan is None:
                 raise ConflictError(
-                    f"lox.spool: {key!r} ({record.mark.site}) is recorded by a derivative rule but not by its function, "
+                    f"lox.spool: {key!r} ({record.mark.site}) is recorded by a derivative rule, not by its function, "
                     "so that it has no place in the logs: transform the differentiated function, spool(grad(f))"
                 )
             leaves = tuple(_cast(leaf, aval) for leaf, aval in zip(record.leaves[key], plan.leaves, strict=True))

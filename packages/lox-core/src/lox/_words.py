@@ -60,11 +60,15 @@ class Layout:
 
     @classmethod
     def of(cls, leaves: Sequence[Any], limit: int = MAX_PACKED_ELEMENTS, apart: Collection[int] = ()) -> Layout:
-        """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart``."""
+        """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart`` and those that are split
+        between devices: to join them would be to gather them."""
         shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
         dtypes = tuple(leaf.dtype for leaf in leaves)
         packable = [
-            words_per_element(dtype) is not None and 0 < math.prod(shape) <= limit and id(leaf) not in apart
+            words_per_element(dtype) is not None
+            and 0 < math.prod(shape) <= limit
+            and id(leaf) not in apart
+            and not compat.is_split(leaf)
             for leaf, shape, dtype in zip(leaves, shapes, dtypes, strict=True)
         ]
         if sum(packable) < 2:
