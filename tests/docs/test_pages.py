@@ -1,0 +1,49 @@
+"""Every Python example in the README and in docs/ runs, and prints what the page says it prints."""
+
+import doctest
+from pathlib import Path
+
+import jax
+import pytest
+from sybil import Sybil
+from sybil.parsers.myst import PythonCodeBlockParser, SkipParser
+
+from tests.packaging.wheels import ROOT
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+# ELLIPSIS for what differs between machines; whitespace because a table of pandas is as wide as its terminal.
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def examples(page: Path):
+    parsers = [PythonCodeBlockParser(doctest_optionflags=OPTIONS), SkipParser()]
+    return list(Sybil(parsers=parsers, path=str(page.parent)).parse(page).examples())
+
+
+@pytest.fixture
+def away(tmp_path, monkeypatch):
+    """A page's examples write where nothing is, and to no server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_of_a_page_run(page, away):
+    for example in examples(page):
+        example.evaluate()
+    jax.effects_barrier()
+
+
+def test_the_pages_that_teach_have_examples():
+    without = {"architecture.md", "benchmarks.md", "index.md", "api.md", "examples.md", "promises.md"}
+    empty = {page.name for page in PAGES if not examples(page)}
+    assert empty <= without
+
+
+def test_an_example_with_a_wrong_result_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\n```python\n>>> 1 + 1\n3\n\n```\n")
+    (example,) = examples(page)
+    with pytest.raises(Exception, match="Expected:\n    3\nGot:\n    2"):
+        example.evaluate()
