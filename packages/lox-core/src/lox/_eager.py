@@ -81,10 +81,10 @@ class EagerProgram:
 def _compiled(eqn: Any) -> Callable[..., Sequence[Array]]:
     """A function of the equation's variables; its literals are built in."""
     literals = tuple(atom if isinstance(atom, compat.Literal) else None for atom in eqn.invars)
-    if eqn.effects or eqn.primitive.name in _BOUND_DIRECTLY:
-        return functools.partial(_bind, eqn, literals)
     if any(compat.all_jaxprs_in_params(eqn.params)):
         return _compiled_call(eqn, literals)  # not shared: a jaxpr, and what it closes over, must not live on
+    if eqn.effects or eqn.primitive.name in _BOUND_DIRECTLY:
+        return functools.partial(_bind, eqn, literals)
     try:
         return _shared(eqn.primitive, tuple(sorted(eqn.params.items())), _Context(eqn, literals))
     except TypeError:  # parameters that cannot be hashed or ordered

@@ -366,10 +366,29 @@ def vary_like(array: Any, like: Any) -> Any:
     return vary_over(array, sorted(varying_axes(like)))
 
 
-def is_split(array: Any) -> bool:
-    """Whether the type of an array says that it is split between devices (explicit sharding)."""
-    spec = getattr(getattr(_core.typeof(array), "sharding", None), "spec", ()) if isinstance(array, jax.Array) else ()
-    return any(part is not None for part in spec)
+def split_of(aval: Any) -> Any:
+    """How a type says that its arrays are split between devices (explicit sharding); None where it does not."""
+    sharding = getattr(aval, "sharding", None)
+    spec = getattr(sharding, "spec", ())
+    return sharding if any(part is not None for part in spec) else None
+
+
+def is_split(leaf: Any) -> bool:
+    return split_of(jax.typeof(leaf) if isinstance(leaf, jax.Array) else leaf) is not None
+
+
+def zeros_split(shape: Sequence[int], dtype: Any, like: Any) -> Any:
+    """Zeros that are split as ``like`` says, along their last axes."""
+    if like is None:
+        return jax.numpy.zeros(shape, dtype)
+    leading = (None,) * (len(shape) - len(like.spec))
+    return jax.numpy.zeros(shape, dtype, out_sharding=like.update(spec=(*leading, *like.spec)))
+
+
+def split_like(array: Any, like: Any) -> Any:
+    """An array with the type of ``like``, also in how it is split between devices."""
+    wanted, given = getattr(like, "sharding", None), jax.typeof(array).sharding
+    return array if wanted is None or wanted == given else jax.sharding.reshard(array, wanted)
 
 
 def manual_axes_of(eqn: Any) -> frozenset[str]:

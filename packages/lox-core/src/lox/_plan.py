@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from lox import _jax_compat as compat
 from lox._errors import BranchMismatchError, ConflictError, DynamicCountError, LogTypeError, OptionError, name_sites
 from lox._mark import Mark
 from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
@@ -209,7 +210,7 @@ def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
 
 
 def _local(aval: Aval, mesh: tuple[int, ...]) -> Aval:
-    return Aval(aval.shape[len(mesh) :], aval.dtype)
+    return Aval(aval.shape[len(mesh) :], aval.dtype, sharding=None if mesh else aval.sharding)
 
 
 def _static_count(plans: tuple[KeyPlan, ...], options: SpoolOptions) -> int | None:
@@ -246,8 +247,8 @@ def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
     for other in usage.uses[1:]:
         _check_fit(key, first, other)
     leaves = tuple(
-        Aval(first.leaves[i].shape, _promote(key, [use.leaves[i] for use in usage.uses], usage))
-        for i in range(len(first.leaves))
+        Aval(leaf.shape, _promote(key, [use.leaves[i] for use in usage.uses], usage), sharding=compat.split_of(leaf))
+        for i, leaf in enumerate(first.leaves)
     )
     steps = tuple(
         (axis, Aval(aval.shape, _promote(axis, [dict(use.steps)[axis] for use in usage.uses], usage)))

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lox import _jax_compat as compat
 from lox._logdict import logdict
 from lox._reduce import Reducer, Reduction
 from lox._words import MAX_PACKED_ELEMENTS, Layout
@@ -68,7 +69,7 @@ class ReduceStore:
         small: dict[Any, list[int]] = {}
         packs: list[list[int]] = []
         for i, aval in enumerate(self.leaves):
-            if reducer.elementwise and math.prod(aval.shape) <= MAX_PACKED_ELEMENTS:
+            if reducer.elementwise and math.prod(aval.shape) <= MAX_PACKED_ELEMENTS and aval.sharding is None:
                 small.setdefault(aval.dtype, []).append(i)
             else:
                 packs.append([i])
@@ -89,7 +90,12 @@ class ReduceStore:
             [reducer.init(self._pack_aval(pack)) for pack in self._packs(reducer)]
             for _, reducer in self.reduction.reducers
         ]
-        return jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
+        state = jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
+        if all(aval.sharding is None for aval in self.leaves):
+            return state
+        # What is folded from split values is split as they are: find out how, and start that way.
+        later = jax.eval_shape(lambda state, leaves, steps: self.add(state, leaves, steps, None), state, self.leaves, self.steps)
+        return jax.tree.map(compat.split_like, state, later)
 
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
         seen, folds, last_steps = state
@@ -146,7 +152,9 @@ class RingStore:
     def init(self) -> Any:
         row = jax.eval_shape(lambda: self.layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)]))
         # One row to spare: what is not kept is written there, which is cheaper than reading a row to leave it alone.
-        return jnp.zeros((), jnp.int32), [_empty(Aval((self.rows + 1, *aval.shape), aval.dtype)) for aval in row]
+        return jnp.zeros((), jnp.int32), [
+            _empty(Aval((self.rows + 1, *aval.shape), aval.dtype, sharding=aval.sharding)) for aval in row
+        ]
 
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
         seen, buffers = state
@@ -193,7 +201,7 @@ def _empty(aval: Aval) -> Array:
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         zero = jax.random.wrap_key_data(jnp.zeros_like(jax.random.key_data(jax.random.key(0))))
         return jnp.broadcast_to(zero, aval.shape)
-    return jnp.zeros(aval.shape, aval.dtype)
+    return compat.zeros_split(aval.shape, aval.dtype, aval.sharding)
 
 
 def fold_logdict(logs: logdict, reduction: Reduction) -> logdict:

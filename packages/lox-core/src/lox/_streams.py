@@ -133,7 +133,7 @@ class RowsTarget:
     def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
         if not lanes and not has_alive and _for_callback(self.handle, self.form, self.ring.layout, self.operand_tree):
             return self._prepare_simple()
-        num_buffers = len(jax.eval_shape(self.ring.init)[1])
+        num_buffers = self.ring.layout.num_arrays
 
         def run(*arrays: np.ndarray) -> tuple[()]:
             alive, rest = split_alive(lanes, has_alive, arrays)

@@ -75,6 +75,11 @@ class Layout:
             packable = [False] * len(packable)
         return cls(shapes, dtypes, tuple(packable), tuple(map(key_impl, leaves)))
 
+    @property
+    def num_arrays(self) -> int:
+        """How many arrays ``pack`` makes."""
+        return int(any(self.packed)) + sum(not packed for packed in self.packed)
+
     def _sizes(self) -> list[int]:
         return [
             math.prod(shape) * (words_per_element(dtype) or 0)
