@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lox
+import lox.loggers
 from lox.wandb import WandbKeyError
 from tests.wandb.offline import file_of, metrics, rows
 
@@ -113,3 +114,17 @@ def test_the_program_does_not_wait_for_wandb(make):
     go_on.set()
     logger.close()
     assert rows(file_of(run)) == [{"step": step, "x": step} for step in range(20)]
+
+
+def test_beside_other_backends(make):
+    """One traversal for several loggers; wandb gets its rows like the others."""
+    wandb_logger, memory = make(), lox.loggers.create("memory")
+    logger = lox.loggers.MultiLogger(wandb_logger, memory)
+    keys = jax.random.split(jax.random.key(0), 2)
+    states = jax.vmap(logger.init)(keys)
+    jax.jit(jax.vmap(lambda state, key: logger.tap(train, state)(key, 0.1)))(states, keys)
+    runs = wandb_logger.runs
+    logger.close()
+    assert len(runs) == 2
+    for run in runs:
+        assert [row["step"] for row in rows(file_of(run)) if "step" in row] == list(range(12))
