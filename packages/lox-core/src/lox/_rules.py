@@ -292,7 +292,7 @@ RULES: dict[str, Rule] = {
     "closed_call": Transparent(_param("call_jaxpr"), _run_inline(_param("call_jaxpr"))),
     "core_call": Transparent(_param("call_jaxpr"), _run_inline(_param("call_jaxpr"))),
     "core_closed_call": Transparent(_param("call_jaxpr"), _run_inline(_param("call_jaxpr"))),
-    "eval_jaxpr": Transparent(_param("jaxpr"), _run_inline(_param("jaxpr"))),
+    "eval_jaxpr": Transparent(_param("call_jaxpr"), _run_inline(_param("call_jaxpr"))),
     "remat2": Transparent(_param("jaxpr"), _run_checkpoint),
     "checkpoint": Transparent(_param("jaxpr"), _run_checkpoint),
     "custom_jvp_call": Transparent(_param("call_jaxpr"), _derivative_rules.run_custom_jvp),
