@@ -108,7 +108,7 @@ def _stage(trace: Any, primitive: Any, tracers: Any, params: dict[str, Any]) -> 
 def _keep_holders_in_loops() -> None:
     """Likewise for those that hold ours: JAX takes them apart, and loses the part with the effect or runs it once."""
     for primitive, original in list(_pe.custom_partial_eval_rules.items()):
-        if primitive.name in ("jit", "scan", "while", "cond", "remat2", "checkpoint"):
+        if primitive.name in ("jit", "eval_jaxpr", "scan", "while", "cond", "remat2", "checkpoint"):
             _pe.custom_partial_eval_rules[primitive] = _keeping(primitive, original)
 
 
