@@ -54,6 +54,16 @@ FINDS: tuple[Find, ...] = (
         of_gradient=True,
     ),
     Find(
+        "on JAX 0.12, marks in what a checkpoint with a policy leaves behind were a KeyError",
+        laws.gradients,
+        Program(
+            Block((Call("checkpoint:everything_saveable", 0, Block((Scan("scan", 2, 0, Block((Log((F0,)),))),))),)),
+            lane_safe=True,
+        ),
+        {"f0/@0": [2.0, 2.0]},
+        of_gradient=True,
+    ),
+    Find(
         "spool(reduce=('append', 'sum')) gave the rows and no sum",
         laws.reductions,
         Program(Block((Scan("fori", 3, 0, Block((Log((Key("i", 0),), a=1),))),)), lane_safe=True),

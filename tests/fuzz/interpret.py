@@ -179,6 +179,7 @@ RULES: dict[str, Callable[..., list[Array]]] = {
     "jit": _call("jaxpr"),
     "closed_call": _call("call_jaxpr"),
     "core_call": _call("call_jaxpr"),
+    "eval_jaxpr": _call("call_jaxpr"),
     "custom_jvp_call": _call("call_jaxpr"),
     "custom_vjp_call": _call("call_jaxpr"),
     "checkpoint": _call("jaxpr"),
