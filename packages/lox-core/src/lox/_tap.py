@@ -259,7 +259,9 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, B
             groups.setdefault(counters[key], []).append(key)
         for together in groups.values():
             leaves = [leaf for key in together for leaf in uses[key].leaves]
-            avals = [Aval(leaf.shape, leaf.dtype) for leaf in (*leaves, *(step for _, step in steps))]
+            avals = [
+                Aval(leaf.shape, leaf.dtype, sharding=compat.split_of(leaf)) for leaf in (*leaves, *(s for _, s in steps))
+            ]
             label = (mark.pick(tuple(together)), tuple((tuple(aval.shape), aval.dtype) for aval in avals))
             assert options.batch is not None
             stores[label] = BatchStore(options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]))
