@@ -35,7 +35,9 @@ REDUCTIONS: tuple[Any, ...] = ("mean", "sum", "max", "last", "first", "count", "
 EXACT_REDUCTIONS: tuple[Any, ...] = ("sum", "last", "first", "count", ("sum", "last"))
 
 # Constructs left out until lox (or JAX) handles them: name -> why.
-EXCLUDED: dict[str, str] = {}
+EXCLUDED: dict[str, str] = {
+    "while in linearize": "JAX runs the whole loop again in the linear part, and its marks with it",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +155,6 @@ class Generator:
             how = "custom_jvp"
         if how in BACKWARD and context.differentiations > 1:
             how = "jit"
-        if how in EXCLUDED:
-            how = "jit"
         inner, options = self.inside_call(how, context)
         return Call(how, self.small(), self.block(inner), tuple(options.items()))
 
@@ -163,7 +163,8 @@ class Generator:
         if how in BACKWARD:
             return context.inside(no_while=True, differentiations=deeper), {}
         if how in FORWARD:
-            return context.inside(no_vjp=True, differentiations=deeper, no_rules=True), {}
+            no_while = context.no_while or (how == "linearize" and "while in linearize" in EXCLUDED)
+            return context.inside(no_vjp=True, differentiations=deeper, no_rules=True, no_while=no_while), {}
         if how in ("custom_jvp", "custom_vjp"):
             marked = not context.no_rules and context.differentiations <= 1 and self.chance(2)
             rule = {"rule": Key("f", self.random.randrange(7, 9))} if marked else {}
