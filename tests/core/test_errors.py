@@ -361,7 +361,7 @@ def test_extremes_of_complex_values_are_an_error(how):
         lox.log({"z": x * 1j}, reduce=how)
         return x
 
-    with raises(lox.LoxError, how, "complex64", "'z'", site(g, "lox.log")):
+    with raises(lox.LoxError, how, "complex", "'z'", site(g, "lox.log")):
         lox.spool(g)(X)
 
 

@@ -263,7 +263,7 @@ def test_plain_spooled_and_tapped_calls_of_a_jitted_function_do_not_influence_ea
     assert_calls_do_not_influence_each_other(PROGRAMS[number], order)
 
 
-@pytest.mark.parametrize("order", map("".join, itertools.permutations("PST")))
+@pytest.mark.parametrize("order", ["".join(order) for order in itertools.permutations("PST")])
 @pytest.mark.parametrize("name", ["scan", "nested_jits", "custom_vjp_in_a_scan", "scan_of_a_checkpoint", "grad_inside"])
 def test_the_first_calls_may_come_in_any_order(name, order):
     (program,) = (program for program in PROGRAMS if program.name == name)

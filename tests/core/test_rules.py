@@ -1,0 +1,248 @@
+"""Primitives with more to them than the laws show: derivative rules with marks of their own, solvers, meshes, calls."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import lox
+from tests.core.checks import tapped
+
+X = jnp.array([0.5, -1.0, 2.0])
+
+
+def values(logs):
+    return {key: np.asarray(value).tolist() for key, value in logs.items()}
+
+
+# --- derivative rules ------------------------------------------------------------------------------------------------
+
+
+def cube_with_rule(mark_in_rule, call_function=True):
+    @jax.custom_jvp
+    def cube(v):
+        lox.log({"v": v})
+        return v**3
+
+    @cube.defjvp
+    def rule(primals, tangents):
+        (v,), (dv,) = primals, tangents
+        if mark_in_rule:
+            lox.log({"rule": v})
+        return cube(v) if call_function else v**3, 3 * v**2 * dv
+
+    return lambda x: cube(x).sum()
+
+
+def test_marks_of_a_jvp_rule_are_recorded_when_the_rule_runs():
+    f = cube_with_rule(mark_in_rule=True)
+    assert list(lox.spool(f)(X)[1]) == ["v"]
+    logs = lox.spool(jax.grad(f))(X)[1]
+    assert sorted(logs) == ["rule", "v"]
+    assert logs["rule"].tolist() == logs["v"].tolist() == X.tolist()
+    assert sorted(key for each in tapped(jax.grad(f), X)[1] for key in each) == ["rule", "v"]
+
+
+def test_marks_of_a_jvp_rule_run_once_however_often_the_linear_function_is_called():
+    def both(x):
+        _, pullback = jax.vjp(cube_with_rule(mark_in_rule=True), x)
+        return pullback(1.0)[0] + pullback(2.0)[0]
+
+    logs = lox.spool(both)(X)[1]
+    assert logs["rule"].shape == (3,)
+    assert logs["v"].shape == (3,)
+
+
+def test_a_rule_that_does_not_call_its_function_loses_no_mark_of_it_when_spool_is_inside():
+    f = cube_with_rule(mark_in_rule=False, call_function=False)
+    gradient, logs = jax.grad(lox.spool(f), has_aux=True)(X)
+    np.testing.assert_allclose(gradient, 3 * X**2)
+    assert values(logs) == {"v": X.tolist()}
+
+
+def test_a_rule_that_records_something_else_is_an_error_that_says_what_to_do_when_spool_is_inside():
+    f = cube_with_rule(mark_in_rule=True)
+    with pytest.raises(lox.LoxError, match=r"spool\(grad\(f\)\)"):
+        jax.grad(lox.spool(f), has_aux=True)(X)
+
+
+def test_marks_of_forward_and_backward_rules():
+    @jax.custom_vjp
+    def cube(v):
+        lox.log({"primal": v})
+        return v**3
+
+    def forward(v):
+        lox.log({"forward": v})
+        return v**3, v
+
+    def backward(v, ct):
+        lox.log({"backward": ct})
+        return (3 * v**2 * ct,)
+
+    cube.defvjp(forward, backward)
+
+    def f(x):
+        return 2 * cube(x).sum()
+
+    assert values(lox.spool(f)(X)[1]) == {"primal": X.tolist()}
+    logs = lox.spool(jax.grad(f))(X)[1]
+    assert values(logs) == {"forward": X.tolist(), "backward": [2.0, 2.0, 2.0]}
+    assert list(logs) == ["forward", "backward"]
+    assert [next(iter(each)) for each in tapped(jax.jit(jax.grad(f)), X)[1]] == ["forward", "backward"]
+
+
+def test_what_a_checkpoint_computes_again_is_not_recorded_again_also_in_nested_ones():
+    @jax.checkpoint
+    def inner(x):
+        lox.log({"inner": x})
+        return jnp.sin(x)
+
+    @jax.checkpoint
+    def outer(x):
+        lox.log({"outer": x})
+        return inner(inner(x))
+
+    logs = lox.spool(jax.grad(lambda x: outer(x).sum()))(X)[1]
+    assert logs["inner"].shape == (2, 3)
+    assert logs["outer"].shape == (3,)
+
+
+def test_hessians_record_each_mark_once():
+    def f(x):
+        lox.log({"x": x})
+        return (x**3).sum()
+
+    reverse = lox.spool(jax.jacrev(jax.grad(f)))(X)[1]
+    assert values(reverse) == {"x": X.tolist()}
+    hessian, logs = lox.spool(jax.hessian(f))(X)
+    np.testing.assert_allclose(hessian, np.diag(6 * X))
+    assert logs.counts == {"x": 1}
+    # jacfwd is a vmap over directions, and a value that does not vary over lanes is broadcast.
+    assert logs["x"].tolist() == [X.tolist()] * 3
+
+
+# --- solvers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_linear_solves_with_marks(symmetric):
+    diagonal = jnp.array([1.0, 2.0, 4.0])
+
+    def solve(matvec, b):
+        lox.log({"b": b})
+        return b / diagonal
+
+    def f(b):
+        transpose = None if symmetric else lambda vecmat, b: b / diagonal
+        return jax.lax.custom_linear_solve(lambda v: diagonal * v, b, solve, transpose, symmetric=symmetric).sum()
+
+    assert values(lox.spool(f)(X)[1]) == {"b": X.tolist()}
+    gradient, logs = jax.grad(lox.spool(f), has_aux=True)(X)
+    np.testing.assert_allclose(gradient, 1 / diagonal)
+    assert values(logs) == {"b": X.tolist()}
+    np.testing.assert_allclose(lox.spool(jax.grad(f))(X)[0], 1 / diagonal)
+
+
+def test_iterative_solvers_of_jax():
+    def f(b):
+        def matvec(v):
+            return 2 * v
+
+        solution, _ = jax.scipy.sparse.linalg.cg(matvec, b)
+        lox.log({"solution": solution})
+        return solution.sum()
+
+    np.testing.assert_allclose(lox.spool(jax.grad(f))(X)[1]["solution"], X / 2, rtol=1e-5)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def test_closed_calls_are_looked_into():
+    from jax._src import core
+
+    def f(x):
+        def inner(v):
+            lox.log({"v": v})
+            return v * 2
+
+        params = core.closed_call_p.get_bind_params({"call_jaxpr": jax.make_jaxpr(inner)(x)})
+        functions, params = params if isinstance(params, tuple) else ((), params)  # JAX < 0.10 has a tuple
+        return core.closed_call_p.bind(*functions, x, **params)[0]
+
+    out, logs = lox.spool(f)(X)
+    assert out.tolist() == (2 * X).tolist()
+    assert values(logs) == {"v": X.tolist()}
+    assert len(tapped(f, X)[1]) == 1
+
+
+def test_shardings_and_donation_of_an_inner_jit_stay():
+    mesh = jax.make_mesh((2,), ("d",), devices=jax.devices()[:2])
+    split = jax.sharding.NamedSharding(mesh, P("d"))
+
+    def body(x):
+        lox.log({"x": x})
+        return x + 1
+
+    inner = jax.jit(body, in_shardings=split, out_shardings=split)
+    xs = jax.device_put(jnp.arange(4.0), split)
+    out, logs = lox.spool(lambda x: inner(x))(xs)
+    assert out.sharding.is_equivalent_to(split, 1)
+    assert values(logs) == {"x": [0.0, 1.0, 2.0, 3.0]}
+
+
+# --- meshes ----------------------------------------------------------------------------------------------------------
+
+
+def sharded(log_inside_scan=False):
+    auto = (jax.sharding.AxisType.Auto,)
+    mesh = jax.make_mesh((2,), ("d",), auto, devices=jax.devices()[:2])
+
+    def body(x):
+        if log_inside_scan:
+            jax.lax.map(lambda v: lox.log({"x": v})["x"], x)
+        else:
+            lox.log({"x": x})
+        return x * 2
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False)
+
+
+def test_records_in_shard_map_have_a_leading_axis_for_the_mesh():
+    xs = jnp.arange(4.0)
+    out, logs = jax.jit(lox.spool(sharded()))(xs)
+    assert out.tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert values(logs) == {"x": [[0.0, 1.0], [2.0, 3.0]]}
+    assert "x" not in logs.stacked
+
+
+def test_loops_in_shard_map():
+    logs = jax.jit(lox.spool(sharded(log_inside_scan=True)))(jnp.arange(4.0))[1]
+    assert "x" in logs.stacked
+    assert logs["x"].shape == (2, 2)
+    assert sorted(np.asarray(logs["x"]).ravel().tolist()) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_tap_in_shard_map_delivers_the_records_of_every_device():
+    received = tapped(jax.jit(sharded()), jnp.arange(4.0))[1]
+    assert sorted(v for logs in received for v in np.asarray(logs["x"]).ravel().tolist()) == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_gradients_through_shard_map():
+    xs = jnp.arange(4.0)
+    gradient = jax.jit(jax.grad(lambda x: lox.spool(sharded())(x)[0].sum()))(xs)
+    assert gradient.tolist() == [2.0] * 4
+    gradient, logs = lox.spool(jax.grad(lambda x: sharded()(x).sum()))(xs)
+    assert gradient.tolist() == [2.0] * 4
+    assert values(logs) == {"x": [[0.0, 1.0], [2.0, 3.0]]}
+
+
+def test_pmap():
+    f = jax.pmap(lambda x: (lox.log({"x": x}), x * 2)[1], devices=jax.devices()[:2])
+    out, logs = lox.spool(f)(jnp.arange(2.0))
+    assert out.tolist() == [0.0, 2.0]
+    assert values(logs) == {"x": [0.0, 1.0]}
