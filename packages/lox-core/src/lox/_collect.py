@@ -37,12 +37,16 @@ class Context:
       alive: whether the program really is here: under ``vmap``, whether the lane took the branches and is in the loops.
       env: arrays that must be at hand wherever a mark is (the operands of a receiver).
       mesh: names and sizes of the mesh axes of the shard_maps around.
+      devices: their mesh, where its devices are known while tracing.
+      certain: the keys that every device records equally often in these shard_maps; None outside.
     """
 
     state: State
     alive: Array = True
     env: Any = ()
     mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
+    devices: Any = dataclasses.field(default=None, metadata={"static": True})
+    certain: frozenset[str] | None = dataclasses.field(default=None, metadata={"static": True})
 
 
 class Frame:
@@ -55,14 +59,16 @@ class Frame:
 
     def __init__(self, context: Context, nested: bool = True) -> None:
         self.state = dict(context.state)
-        self.alive, self.env, self.mesh = context.alive, context.env, context.mesh
+        self.alive, self.env = context.alive, context.env
+        self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
         self.rows = Rows()
         self.nested = nested
 
     def context(self, numbers: frozenset[int], **changes: Any) -> Context:
         """What an inner body is entered with: this context, with these stores."""
         state = {number: self.state[number] for number in sorted(numbers)}
-        return dataclasses.replace(Context(state, self.alive, self.env, self.mesh), **changes)
+        here = Context(state, self.alive, self.env, self.mesh, self.devices, self.certain)
+        return dataclasses.replace(here, **changes)
 
 
 class Collector:

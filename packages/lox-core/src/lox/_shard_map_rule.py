@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from lox import _jax_compat as compat
 from lox._collect import Collector, Context, Frame
@@ -77,11 +77,22 @@ def run(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> li
         axis_names=set(axes),
         check_vma=params["check_vma"],
     )
-    here = frame.context(frozenset(), alive=jnp.asarray(frame.alive), mesh=frame.mesh + around)
+    here = frame.context(
+        frozenset(),
+        alive=jnp.asarray(frame.alive),
+        mesh=frame.mesh + around,
+        devices=params["mesh"] if isinstance(params["mesh"], Mesh) else frame.devices,
+        certain=_certain_keys(collector.survey(jaxpr).usages, frame.certain),
+    )
     outs, state, arrays = mapped(frame.context(numbers).state, here, list(invals))
     frame.state.update(state)
     frame.rows.extend(_records_first(structure[0].unflatten(arrays), len(axes)))
     return outs
+
+
+def _certain_keys(usages: Usages, around: frozenset[str] | None) -> frozenset[str]:
+    certain = frozenset(key for key, usage in usages.items() if usage.is_certain)
+    return certain if around is None else certain & around
 
 
 def _records_first(rows: Rows, num_axes: int) -> Rows:

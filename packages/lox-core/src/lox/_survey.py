@@ -38,6 +38,12 @@ class Usage:
     why: str | None  # why the count is not known
     # Where the marks are. Keys with equal profiles are recorded together, equally often between any two loops.
     profile: frozenset[Any]
+    branched: bool = False  # some of its marks are in branches, so that not every device need reach them
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether each of its marks is reached, and equally often, whatever the values are."""
+        return self.count is not None and not self.masked and not self.branched
 
     @property
     def looped_or_repeated(self) -> bool:
@@ -51,6 +57,7 @@ class Usage:
             self.masked or other.masked,
             self.why or other.why,
             self.profile | other.profile,
+            self.branched or other.branched,
         )
 
     def times(self, length: int) -> Usage:
@@ -163,7 +170,7 @@ def in_branches(branches: list[Usages]) -> Usages:
     for key, usage in total.items():
         counts = [branch[key].count if key in branch else 0 for branch in branches]
         if None not in counts and len(set(counts)) == 1 and all(key in branch for branch in branches):
-            merged[key] = dataclasses.replace(usage, count=counts[0])
+            merged[key] = dataclasses.replace(usage, count=counts[0], branched=True)
         else:
             merged[key] = dataclasses.replace(usage, count=None, looped=True, why=_difference(key, branches))
     return merged

@@ -14,7 +14,7 @@ from lox import _jax_compat as compat
 from lox import _program, _rules
 from lox._collect import Collector, Context, Frame
 from lox._errors import LogTypeError
-from lox._gather import DeviceGather
+from lox._gather import AsRows, DeviceGather, callers_here
 from lox._host import Receiver, first_token
 from lox._logdict import logdict
 from lox._mark import Mark, Record
@@ -161,14 +161,13 @@ class Tapper(Collector):
             mark = record.mark.pick(together)
             number, store = self.buffers.get((mark, _types(record, together)), (None, None))
             leaves = [leaf for key in together for leaf in record.leaves[key]] + list(record.steps.values())
-            masked = due is not None
             if store is None or number not in frame.state:
-                stream, leaves = self._stream(frame, mark, leaves, masked)
+                stream, leaves = self._stream(frame, mark, leaves)
                 token = stream.send_one(leaves, due, frame.state.get(TOKEN))
                 if token is not None:
                     frame.state[TOKEN] = compat.vary_like(token, frame.state[TOKEN])
             else:
-                stream, _ = self._stream(frame, mark, [], masked)
+                stream, _ = self._stream(frame, mark, [])
                 frame.state[number] = store.add(frame.state[number], leaves, due, stream)
 
     def _due(
@@ -193,26 +192,29 @@ class Tapper(Collector):
 
     def flush(self, frame: Frame) -> None:
         for (mark, _), (number, store) in self.buffers.items():
-            store.flush(frame.state[number], self._stream(frame, mark, [], masked=True)[0])
+            store.flush(frame.state[number], self._stream(frame, mark, [])[0])
 
-    def _stream(self, frame: Frame, mark: Mark, leaves: list[Array], masked: bool) -> tuple[Stream, list[Array]]:
+    def _stream(self, frame: Frame, mark: Mark, leaves: list[Array]) -> tuple[Stream, list[Array]]:
         """Where records of a mark go from here."""
         form = Form(tuple(self.options.prefix + key for key in mark.keys), mark.trees, mark.axes)
         handle, operands = self.handle, frame.env
         if frame.mesh:
             sizes = tuple(size for _, size in frame.mesh)
-            if not masked and all(map(self._is_static, mark.keys)):
+            if self.options.batch:
+                handle = AsRows(handle)
+            if self._is_certain(frame, mark):
                 # Every device makes the call: put their values together.
-                handle = self.gathers.setdefault((form, _shapes(leaves), sizes), DeviceGather(self.handle, sizes))
+                gather = DeviceGather(handle, sizes, callers_here(frame.devices, frame.mesh))
+                handle = self.gathers.setdefault((mark, _shapes(leaves), gather.shape), gather)
                 operands = (_place(frame.mesh), frame.env)
             else:
                 leaves = [jnp.reshape(leaf, (1,) * len(sizes) + jnp.shape(leaf)) for leaf in leaves]
         return Stream(handle, operands, form, frame.alive, self.options.ordered), leaves
 
-    def _is_static(self, key: str) -> bool:
-        """Whether every device makes the same number of records of a key."""
-        usage = self.plans[key].usage if key in self.plans else None
-        return usage is not None and usage.count is not None and not usage.masked
+    def _is_certain(self, frame: Frame, mark: Mark) -> bool:
+        """Whether every device makes the same calls for a mark. With an interval they depend on all marks of its keys."""
+        certain = all(key in frame.certain for key in mark.keys)
+        return certain and (not self.options.interval or all(self.plans[key].usage.is_certain for key in mark.keys))
 
 
 def _place(mesh: tuple[tuple[str, int], ...]) -> Array:
