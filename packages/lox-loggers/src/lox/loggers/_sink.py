@@ -183,8 +183,9 @@ class Sink:
     def abandon(self) -> None:
         """The logger is gone: what is queued gets written in the background. Never waits, so that it
         may run in a garbage collection; interpreter exit waits for it."""
-        if not (self.foreign or self.closed) and not self._worker.stop(last=self._close_all):
-            _open_sinks.discard(self)  # nothing was ever queued
+        if self.foreign or self.closed or self._worker.stop(last=self._close_all):
+            return
+        self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
 
     def _write_lanes(self, delivery: Delivery) -> None:
         ids = np.asarray(delivery.operands)
