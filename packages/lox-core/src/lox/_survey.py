@@ -88,6 +88,7 @@ class Survey:
         self._rules = rules
         self._read: dict[int, tuple[Any, Summary]] = {}
         self._marked: dict[int, tuple[Any, bool]] = {}
+        self._calls: dict[int, tuple[Any, int]] = {}
 
     def __call__(self, jaxpr: Any) -> Summary:
         body, _ = compat.open_jaxpr(jaxpr)
@@ -130,6 +131,22 @@ class Survey:
                 marks[key, place] += 1
                 found[key] = Usage((use,), 1, False, mark.masked, None, frozenset([place]))
         return found
+
+    def calls(self, jaxpr: Any) -> int:
+        """How often selected marks stand in the compiled program: those of a function once for each call of it."""
+        body, _ = compat.open_jaxpr(jaxpr)
+        if id(body) not in self._calls:
+            self._calls[id(body)] = (body, sum(map(self._calls_of, body.eqns)))
+        return self._calls[id(body)][1]
+
+    def _calls_of(self, eqn: Any) -> int:
+        if eqn.primitive is log_p:
+            return int(bool(self.selected(eqn.params["mark"])))
+        if not self.has_marks(eqn.params):
+            return 0
+        # The body of an unrolled scan stands there several times.
+        copies = int(eqn.params.get("unroll", 1))
+        return copies * sum(self.calls(jaxpr) for jaxpr in compat.all_jaxprs_in_params(eqn.params))
 
     def has_marks(self, params: dict[str, Any]) -> bool:
         return any(self.is_marked(jaxpr) for jaxpr in compat.all_jaxprs_in_params(params))

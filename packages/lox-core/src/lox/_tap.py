@@ -97,7 +97,7 @@ def _interpreter(
     options: TapOptions, handle: Any, operand_tree: Any, traced: _program.Traced
 ) -> Callable[[list[Array], list[Array]], Any]:
     survey = Survey(options.selection, _rules)
-    tapper = Tapper(survey, options, handle, survey(traced.jaxpr).usages)
+    tapper = Tapper(survey, options, handle, traced.jaxpr)
 
     def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         frame = Frame(Context(tapper.init(), env=operand_tree.unflatten(operands)), nested=False)
@@ -113,8 +113,9 @@ class Tapper(Collector):
 
     tracks_lanes = True
 
-    def __init__(self, survey: Survey, options: TapOptions, handle: Any, usages: Usages) -> None:
+    def __init__(self, survey: Survey, options: TapOptions, handle: Any, jaxpr: Any) -> None:
         super().__init__(survey, _rules, keep=True)
+        usages = survey(jaxpr).usages
         self.options = options
         self.handle = handle
         # Shapes and step axes are checked as for spool, so that both accept the same programs.
@@ -122,10 +123,10 @@ class Tapper(Collector):
         self.counters = _number(_same_marks(usages)) if options.interval else {}
         self.gathers: dict[Any, DeviceGather] = {}
         uses = [use for usage in usages.values() for use in usage.uses]
-        # Calls of one mark follow each other anyway, and batches keep the order of each mark only.
+        # A single mark, in a loop or not, needs no chain, and batches keep the order of each mark only.
         meshes = {use.mesh for use in uses}
         self.chained = (
-            len({use.mark for use in uses}) > 1 and not options.batch and not options.ordered and len(meshes) == 1
+            survey.calls(jaxpr) > 1 and not options.batch and not options.ordered and len(meshes) == 1
         )
         self.mesh = meshes.pop() if self.chained else ()
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
