@@ -31,7 +31,7 @@ from lox.loggers._errors import (
     LoggerStateError,
     RunExistsError,
 )
-from lox.loggers._records import check_record, one_record, one_row, to_host
+from lox.loggers._records import check_record, one_record, one_row, to_host, with_all_parts
 from lox.loggers._resume import Steps, WrittenSteps
 from lox.loggers._run import LoggerState, Run, Writer, key_words, numbered, run_name
 from lox.loggers._sink import Sink
@@ -132,7 +132,7 @@ class Logger(abc.ABC):
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             self._ready()
             out, logs = spooled(*args, **kwargs)
-            self._send(state, logs)
+            self._send(state, logs if _jax_compat.tracing_now() else with_all_parts(logs))
             return out
 
         return wrapper
@@ -189,10 +189,14 @@ class Logger(abc.ABC):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # The way from JAX to the sink. MultiLogger has its own of these three.
+    # The way from JAX to the sink. MultiLogger has its own of these four.
 
     def _sinks(self) -> list[Sink]:
         return [self._sink]
+
+    def _writes_here(self) -> bool:
+        """Whether records that reach this process go anywhere."""
+        return self.processes == "all" or jax.process_index() == 0
 
     def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...]) -> int:
         """Opens the run for a key and returns its id. A failure is kept, and the id leads nowhere."""
@@ -224,7 +228,7 @@ class Logger(abc.ABC):
     def _send(self, state: LoggerState, logs: lox.logdict) -> None:
         if _jax_compat.tracing_now():
             _host.send(_host.Receiver(self._receive, state.run), logs)
-        else:
+        elif self._writes_here():
             self._receive_now(state, to_host(logs))
 
     def _receive_now(self, state: LoggerState, logs: lox.logdict) -> None:

@@ -38,6 +38,9 @@ class MultiLogger(Logger):
     def _sinks(self) -> list[Sink]:
         return [self._sink, *(sink for logger in self.loggers for sink in logger._sinks())]
 
+    def _writes_here(self) -> bool:
+        return any(logger._writes_here() for logger in self.loggers)
+
     def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...]) -> int:
         run_id = next(run_ids)
         self._members[run_id] = tuple(logger._open_one(impl, process_index, words) for logger in self.loggers)

@@ -42,6 +42,25 @@ def to_host(logs: lox.logdict) -> lox.logdict:
     return lox.logdict._make(data, steps, counts, logs.stacked, dict(logs._bounds))
 
 
+def with_all_parts(logs: lox.logdict) -> lox.logdict:
+    """The same logs, in which this process has all of every value, also of one that is spread over several processes.
+
+    To bring such a value together is a step that all those processes take, just as they computed it together.
+    """
+    return logs if jax.process_count() == 1 else jax.tree_util.tree_map(_with_all_parts, logs)
+
+
+def _with_all_parts(leaf: Any) -> Any:
+    if not is_partial(leaf) or not isinstance(leaf.sharding, jax.sharding.NamedSharding):
+        return leaf
+    return jax.device_put(leaf, jax.sharding.NamedSharding(leaf.sharding.mesh, jax.sharding.PartitionSpec()))
+
+
+def is_partial(leaf: Any) -> bool:
+    """Whether other processes have parts of a value that this one does not have."""
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated
+
+
 def as_table(logs: lox.logdict) -> lox.logdict:
     """`logs.table()` for logs that are numpy already, with less to do where there is less to do."""
     if logs._bounds:
@@ -109,7 +128,14 @@ _ARRAY_LIKE = frozenset({np.ndarray, float, int, bool, complex, str})
 
 
 def _to_numpy(name: str, leaf: Any) -> np.ndarray:
-    if type(leaf) not in _ARRAY_LIKE and _is_key(leaf):
+    plain = type(leaf) in _ARRAY_LIKE
+    if not plain and is_partial(leaf):
+        raise LoggerStateError(
+            f"{name!r} is spread over several processes, and process {jax.process_index()} has only a part of it; log it "
+            "inside the program (logger.spool, logger.tap), or bring it together on every process first, with "
+            "jax.experimental.multihost_utils.process_allgather(value, tiled=True)"
+        )
+    if not plain and _is_key(leaf):
         return key_words(np.array(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
     array = np.array(leaf)
     if array.dtype.hasobject:
