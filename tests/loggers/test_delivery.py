@@ -1,0 +1,239 @@
+"""From the program to the writer: what arrives, when, and in which order."""
+
+import gc
+import threading
+import time
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+import lox.loggers
+from lox.loggers import MemoryLogger
+from tests.loggers.recording import Collecting, scan, wait_until
+
+
+def test_spool_returns_the_output_alone_and_delivers_once():
+    logger = Collecting()
+    state = logger.init(jax.random.key(0))
+    assert float(jax.jit(logger.spool(scan, state))(jnp.arange(4.0))) == 6.0
+    logger.close()
+    writes = [call for call in logger.calls if call[0] == "write"]
+    assert len(writes) == 1
+    assert writes[0][2]["total"].tolist() == [0.0, 1.0, 3.0, 6.0]
+
+
+def test_tap_delivers_while_running_and_batches_when_asked():
+    for options, sizes in (({}, [1, 1, 1, 1, 1]), ({"batch": 2}, [2, 2, 1]), ({"interval": 2}, [1, 1, 1])):
+        logger = Collecting()
+        state = logger.init(jax.random.key(0))
+        assert float(jax.jit(logger.tap(scan, state, **options))(jnp.arange(5.0))) == 10.0
+        logger.close()
+        assert [len(call[2]["total"]) for call in logger.calls if call[0] == "write"] == sizes
+
+
+def test_spool_takes_the_options_of_lox_spool():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        logger.spool(scan, state, interval=2, prefix="train/")(jnp.arange(5.0))
+        logger.spool(scan, state, reduce="mean")(jnp.arange(5.0))
+        logger.spool(scan, state, argnames="nothing")(jnp.arange(5.0))
+        (logs,) = logger.logs.values()
+    assert logs["train/total"].tolist() == [0.0, 3.0, 10.0]
+    assert logs["total"].tolist() == [4.0]
+
+
+def test_capacity_rows_that_were_not_used_are_not_written():
+    def dynamic(n):
+        def body(i):
+            lox.log({"i": i}, step=i)
+            return i + 1
+
+        return jax.lax.while_loop(lambda i: i < n, body, 0)
+
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        jax.jit(logger.spool(dynamic, state, capacity=8))(3)
+        keys = jax.random.split(jax.random.key(1), 2)
+        states = jax.vmap(logger.init)(keys)
+        jax.vmap(lambda s, n: logger.spool(dynamic, s, capacity=8)(n))(states, jnp.array([1, 4]))
+        assert [logs["i"].tolist() for logs in logger.logs.values()] == [[0, 1, 2], [0], [0, 1, 2, 3]]
+
+
+def test_under_grad_each_record_is_delivered_once():
+    def loss(w):
+        lox.log({"w": w})
+        return jnp.sum(w**2)
+
+    for transform in ("spool", "tap"):
+        with MemoryLogger() as logger:
+            state = logger.init(jax.random.key(0))
+            gradient = jax.jit(jax.grad(getattr(logger, transform)(loss, state)))(jnp.float32(3.0))
+            assert float(gradient) == 6.0
+            assert next(iter(logger.logs.values()))["w"].tolist() == [3.0]
+
+
+def test_lanes_that_did_not_take_the_branch_get_no_record():
+    def f(x):
+        return jax.lax.cond(x > 1, lambda x: (lox.log({"x": x}), x)[1], lambda x: -x, x)
+
+    with MemoryLogger() as logger:
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 4))
+        jax.vmap(lambda s, x: logger.tap(f, s)(x))(states, jnp.arange(4.0))
+        assert [logs.get("x", np.array([])).tolist() for logs in logger.logs.values()] == [[], [], [2.0], [3.0]]
+
+
+def test_all_lanes_are_one_host_call():
+    deliveries = []
+
+    class Counting(MemoryLogger):
+        def _receive(self, delivery):
+            deliveries.append(delivery.lanes)
+            super()._receive(delivery)
+
+    with Counting() as logger:
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 64))
+        jax.jit(jax.vmap(lambda s, x: logger.spool(scan, s)(x * jnp.arange(3.0))))(states, jnp.arange(64.0))
+        logger.flush()
+        assert deliveries == [(64,)]
+        assert [logs["total"].tolist()[-1] for logs in logger.logs.values()] == [3.0 * lane for lane in range(64)]
+
+
+def test_one_run_in_many_lanes_gets_the_records_of_all():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        jax.vmap(lambda x: logger.log(state, {"x": x}))(jnp.arange(3))
+        assert next(iter(logger.logs.values()))["x"].tolist() == [0, 1, 2]
+
+
+def test_writes_come_from_one_thread_and_flush_follows_them():
+    logger = Collecting()
+    state = logger.init(jax.random.key(0))
+    for i in range(5):
+        logger.log(state, {"x": i})
+    logger.flush()
+    assert [call[0] for call in logger.calls] == ["open"] + ["write"] * 5 + ["flush"]
+    assert {call[3] for call in logger.calls if call[0] == "write"} == {"lox:Collecting"}
+    logger.close()
+    assert logger.calls[-1][0] == "close"
+
+
+def test_rows_are_flushed_unasked_after_a_while():
+    class Quick(Collecting):
+        flush_interval = 0.02
+
+    logger = Quick()
+    state = logger.init(jax.random.key(0))
+    logger.log(state, {"x": 1})
+    wait_until(lambda: ("flush", "0000000000000000") in logger.calls)
+    logger.close()
+
+
+def test_a_full_queue_makes_the_caller_wait_and_drops_nothing():
+    logger = Collecting(queue_size=2)
+    state = logger.init(jax.random.key(0))
+    logger.gate.clear()
+    logged = []
+
+    def log_many():
+        for i in range(20):
+            logger.log(state, {"x": i}, step=i)
+            logged.append(i)
+
+    thread = threading.Thread(target=log_many)
+    thread.start()
+    wait_until(lambda: len(logged) >= 2)
+    time.sleep(0.1)
+    assert len(logged) < 6  # what is queued, what is being written, and no more
+    logger.gate.set()
+    thread.join()
+    logger.close()
+    assert [int(call[2]["x"][0]) for call in logger.calls if call[0] == "write"] == list(range(20))
+
+
+def test_threads_may_log_at_the_same_time_and_each_run_keeps_its_order():
+    with MemoryLogger(queue_size=8) as logger:
+        states = [logger.init(jax.random.key(seed)) for seed in range(4)]
+
+        def work(state):
+            for i in range(100):
+                logger.log(state, {"x": i}, step=i)
+
+        threads = [threading.Thread(target=work, args=(state,)) for state in states]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [logs["x"].tolist() for logs in logger.logs.values()] == [list(range(100))] * 4
+
+
+def test_what_was_logged_cannot_be_changed_afterwards():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        buffer = np.zeros(3)
+        for i in range(3):
+            buffer[:] = i
+            logger.log(state, {"x": buffer})
+        assert next(iter(logger.logs.values()))["x"].tolist() == [[0.0] * 3, [1.0] * 3, [2.0] * 3]
+
+
+def test_records_from_python_keep_their_precision():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        now = 1731700000.123456
+        logger.log(state, {"time": now, "big": 2**40, "note": "text"}, step=2**40)
+        (logs,) = logger.logs.values()
+    assert logs["time"].tolist() == [now]
+    assert logs["big"].tolist() == [2**40] == logs.step["big"].tolist()
+    assert logs["note"].tolist() == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("record", "steps", "message"),
+    [
+        ({1: 2}, {}, "keys of a record are str"),
+        ({"x": None}, {}, "'x' holds no arrays"),
+        ({"x": object()}, {}, "'x' holds a object"),
+        ({"x": 1}, {"step": [1, 2]}, "step 'step' must be a scalar"),
+        ([1, 2], {}, "a logdict or a dict"),
+        (lox.logdict({"x": 1}), {"step": 1}, "its own steps"),
+    ],
+)
+def test_log_says_what_is_wrong_with_a_record(record, steps, message):
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        with pytest.raises(lox.LoxError, match=message) as caught:
+            logger.log(state, record, **steps)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_a_logger_that_is_let_go_of_still_writes_and_leaves_no_thread(tmp_path):
+    before = set(threading.enumerate())
+    logger = lox.loggers.SaveLogger(tmp_path)
+    state = logger.init(jax.random.key(0))
+    for i in range(100):
+        logger.log(state, {"x": i})
+    alive = weakref.ref(logger)
+    del logger
+    gc.collect()
+    assert alive() is None
+    wait_until(lambda: not [t for t in set(threading.enumerate()) - before if t.name.startswith("lox:")])
+    (logs,) = lox.loggers.load(tmp_path).values()
+    assert logs["x"].tolist() == list(range(100))
+
+
+def test_threads_may_close_at_the_same_time():
+    logger = Collecting(slow=0.01)
+    state = logger.init(jax.random.key(0))
+    for i in range(10):
+        logger.log(state, {"x": i})
+    threads = [threading.Thread(target=call) for call in (logger.close, logger.flush, logger.close, logger.flush)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [call[0] for call in logger.calls].count("close") == 1
+    assert [call[0] for call in logger.calls].count("write") == 10

@@ -1,0 +1,99 @@
+"""What becomes of what a backend raises."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import lox
+import lox.loggers
+from lox.loggers import LoggerWarning
+from tests.loggers.recording import Failing, scan, wait_until
+
+
+@pytest.mark.parametrize("call", ["flush", "close", "log", "spool", "tap", "init"])
+def test_a_failure_is_raised_by_the_next_call_whichever_it_is(call):
+    logger = Failing()
+    state = logger.init(jax.random.key(0))
+    spooled, tapped = logger.spool(scan, state), logger.tap(scan, state)
+    logger.gate.clear()  # so that nothing fails before all is logged
+    for i in range(3):
+        logger.log(state, {"x": i})
+    logger.gate.set()
+    wait_until(lambda: len(logger.calls) == 3)
+    calls = {
+        "flush": logger.flush,
+        "close": logger.close,
+        "log": lambda: logger.log(state, {"x": 3}),
+        "spool": lambda: spooled(jnp.arange(2.0)),
+        "tap": lambda: tapped(jnp.arange(2.0)),
+        "init": lambda: logger.init(jax.random.key(1)),
+    }
+    with pytest.raises(OSError, match="no space left") as caught:
+        calls[call]()
+    assert "1 records lost" in caught.value.__notes__[0]
+    if call != "close":  # raised once, not again, and what comes after it is written
+        logger.log(state, {"x": 5})
+    logger.close()
+    assert [int(c[2]["x"][0]) for c in logger.calls if c[0] == "write"] == [0, 1, 2] + [5] * (call != "close")
+
+
+def test_a_failure_does_not_keep_other_runs_from_being_written():
+    logger = Failing()
+    states = [logger.init(jax.random.key(seed)) for seed in range(2)]
+    logger.log(states[0], {"x": 1})
+    with pytest.raises(OSError, match="no space"):
+        logger.flush()
+    logger.log(states[1], {"x": 7})
+    logger.flush()
+    assert logger.calls[-2][1:2] == (logger.runs[1].name,)
+    logger.close()
+
+
+def test_a_failing_close_closes_the_other_runs_and_is_raised():
+    logger = Failing()
+    logger.fail_on_close = True
+    logger.init(jax.random.key(0))
+    with pytest.raises(OSError, match="cannot close"):
+        logger.close()
+    logger.close()
+
+
+def test_a_run_that_cannot_be_opened_is_an_error_of_init():
+    class Closed(lox.loggers.Logger):
+        def open(self, run):
+            raise PermissionError("not here")
+
+    logger = Closed()
+    with pytest.raises(PermissionError, match="not here"):
+        logger.init(jax.random.key(0))
+    with pytest.raises(PermissionError, match="not here"):
+        jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2))
+    logger.close()
+
+
+def test_with_on_error_warn_a_run_that_cannot_be_opened_only_warns():
+    class Closed(lox.loggers.Logger):
+        def open(self, run):
+            raise PermissionError("not here")
+
+    logger = Closed(on_error="warn")
+    with pytest.warns(LoggerWarning, match="opening a run failed: PermissionError: not here"):
+        state = logger.init(jax.random.key(0))
+    logger.log(state, {"x": 1})
+    with pytest.warns(LoggerWarning, match="1 records were lost"):
+        logger.close()
+
+
+def test_a_warning_made_an_error_is_raised_to_the_caller_not_in_the_thread():
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoggerWarning)
+        logger = Failing(on_error="warn")
+        state = logger.init(jax.random.key(0))
+        logger.log(state, {"x": 1})
+        with pytest.raises(LoggerWarning, match="no space left"):
+            logger.flush()
+        logger.log(state, {"x": 2})
+        warnings.simplefilter("ignore", LoggerWarning)
+        logger.close()

@@ -1,0 +1,170 @@
+"""Runs, their keys and names, and the states that stand for them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+import lox.loggers
+from lox.loggers import LoggerOptionError, LoggerStateError, MemoryLogger
+from tests.loggers.recording import scan
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        jax.random.key(42),
+        jax.random.PRNGKey(42),
+        np.array([0, 42], np.uint32),
+    ],
+    ids=["typed", "raw", "numpy"],
+)
+def test_typed_and_raw_keys_name_the_same_run(key):
+    with MemoryLogger() as logger:
+        logger.init(key)
+        (run,) = logger.runs
+    assert (run.name, run.key, run.process_index, run.resume) == ("000000000000002a", (0, 42), 0, False)
+
+
+def test_keys_that_differ_never_share_a_name():
+    words = [(1, 23), (12, 3), (0, 123), (123, 0), (0x1, 0x23000000), (0x12300000, 0)]
+    kinds = [jax.random.key(0), jax.random.key(0, impl="rbg"), jax.random.key(0, impl="unsafe_rbg")]
+    keys = [jax.random.wrap_key_data(np.asarray(pair, np.uint32)) for pair in words] + kinds
+    with MemoryLogger(if_exists="error") as logger:
+        for key in keys:
+            logger.init(key)
+        names = [run.name for run in logger.runs]
+    assert len({name.lower() for name in names}) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (jax.random.split(jax.random.key(0), 3), r"jax\.vmap\(logger\.init\)"),
+        (jax.random.split(jax.random.PRNGKey(0), 3), r"jax\.vmap\(logger\.init\)"),
+        (0, r"PRNG key, such as jax\.random\.key\(0\)"),
+        (jnp.zeros(2), "PRNG key"),
+    ],
+)
+def test_init_says_what_it_takes(key, message):
+    with MemoryLogger() as logger, pytest.raises(LoggerStateError, match=message) as caught:
+        logger.init(key)
+    assert isinstance(caught.value, lox.LoxError)
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, lambda f: jax.jit(jax.jit(f))], ids=["eager", "jit", "jit jit"])
+def test_init_under_jit_and_vmap_is_one_host_call_and_opens_one_run_per_key(wrap, monkeypatch):
+    calls = []
+    original = MemoryLogger._open_lanes
+    monkeypatch.setattr(MemoryLogger, "_open_lanes", lambda self, *args: calls.append(args[2]) or original(self, *args))
+    keys = jax.random.split(jax.random.key(0), 6).reshape(2, 3)
+    with MemoryLogger() as logger:
+        states = wrap(jax.vmap(jax.vmap(logger.init)))(keys)
+        assert states.run.shape == (2, 3)
+        assert [run.key for run in logger.runs] == [tuple(map(int, w)) for w in jax.random.key_data(keys.reshape(-1))]
+    assert calls == [(2, 3)]
+
+
+def test_init_inside_scan_opens_a_run_each_time():
+    with MemoryLogger() as logger:
+        keys = jax.random.split(jax.random.key(0), 3)
+        _, states = jax.lax.scan(lambda c, key: (c, logger.init(key)), 0, keys)
+        jax.vmap(lambda state, x: logger.log(state, {"x": x}))(states, jnp.arange(3))
+        assert [logs["x"].tolist() for logs in logger.logs.values()] == [[0], [1], [2]]
+
+
+def test_a_state_is_a_pytree_that_can_be_donated():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+
+        def step(state, x):
+            logger.log(state, {"x": x}, step=x)
+            return state
+
+        donating = jax.jit(step, donate_argnums=0)
+        for x in range(5):
+            state = donating(state, x)
+        (logs,) = logger.logs.values()
+        assert logs["x"].tolist() == list(range(5))
+
+
+def test_a_batched_state_outside_vmap_is_an_error_that_says_so():
+    with MemoryLogger() as logger:
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 3))
+        for call in (lambda: logger.log(states, {"x": 1}), lambda: logger.spool(scan, states)):
+            with pytest.raises(LoggerStateError, match=r"shape \(3,\).*vmap"):
+                call()
+
+
+def test_the_state_of_another_logger_is_noticed():
+    with MemoryLogger() as one, MemoryLogger() as other:
+        state = one.init(jax.random.key(0))
+        other.log(state, {"x": 1})
+        with pytest.raises(LoggerStateError, match="only with the logger whose init made it"):
+            other.flush()
+        with pytest.raises(LoggerStateError, match="expected the state"):
+            one.log(jax.random.key(0), {"x": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"if_exists": "ask"}, "if_exists='ask'; it must be one of 'new', 'error', 'replace', 'resume'"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
+        ({"processes": 1}, "processes=1"),
+        ({"queue_size": 0}, "queue_size=0"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(LoggerOptionError, match=message):
+        MemoryLogger(**options)
+
+
+def test_a_backend_that_forgets_super_init_is_told_so():
+    class Forgetful(lox.loggers.Logger):
+        def __init__(self, path):
+            self.path = path
+
+        def open(self, run):
+            raise AssertionError
+
+    with pytest.raises(LoggerOptionError, match=r"Forgetful\.__init__ must call super\(\)\.__init__"):
+        Forgetful("x").init(jax.random.key(0))
+
+
+def test_the_state_of_a_replaced_run_is_told_that_it_is():
+    with MemoryLogger(if_exists="replace") as logger:
+        old = logger.init(jax.random.key(0))
+        logger.log(old, {"x": 1})
+        new = logger.init(jax.random.key(0))
+        logger.log(new, {"x": 2})
+        assert [logs["x"].tolist() for logs in logger.logs.values()] == [[2]]
+        logger.log(old, {"x": 3})
+        with pytest.raises(lox.loggers.LoggerClosedError, match="a later init .* has replaced the run"):
+            logger.flush()
+
+
+def test_resuming_a_run_that_is_open_is_to_go_on_with_it():
+    with MemoryLogger(if_exists="resume") as logger:
+        for x in range(2):
+            logger.log(logger.init(jax.random.key(0)), {"x": x}, step=x)
+        assert [logs["x"].tolist() for logs in logger.logs.values()] == [[0, 1]]
+
+
+def test_error_also_refuses_a_run_that_is_open():
+    with MemoryLogger(if_exists="error") as logger:
+        logger.init(jax.random.key(0))
+        with pytest.raises(lox.loggers.RunExistsError, match="0000000000000000"):
+            logger.init(jax.random.key(0))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+def test_a_run_that_exists_is_an_error_whatever_on_error_says(on_error, tmp_path):
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+        logger.init(jax.random.key(0))
+    logger = lox.loggers.SaveLogger(tmp_path, if_exists="error", on_error=on_error)
+    with pytest.raises(lox.loggers.RunExistsError, match="if_exists='new'"):
+        logger.init(jax.random.key(0))
+    logger.close()
