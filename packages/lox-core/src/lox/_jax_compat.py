@@ -47,6 +47,8 @@ def allow_effect(effect_type: type[Effect], *, ordered: bool = False) -> None:
         allowed.add_type(effect_type)
     if ordered:
         _effects.ordered_effects.add_type(effect_type)
+        # Not that it is: the lowering refuses several devices, and says why.
+        _effects.shardable_ordered_effects.add_type(effect_type)
 
 
 # --- primitives ------------------------------------------------------------------------------------------------------
