@@ -1,0 +1,99 @@
+"""A training step of equinox: filter_jit, filter_grad, and its loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from tests.libraries.checks import assert_rows
+
+eqx = pytest.importorskip("equinox", reason="equinox is not installed: hatch run libs:test")
+optax = pytest.importorskip("optax", reason="optax is not installed")
+
+XS = jnp.linspace(-1.0, 1.0, 8).reshape(4, 2)
+YS = jnp.sin(XS.sum(axis=1, keepdims=True))
+
+
+def make_model() -> Any:
+    return eqx.nn.MLP(2, 1, 8, depth=2, key=jax.random.key(0))
+
+
+def loss_of(model: Any, x: Any, y: Any, mark: bool) -> Any:
+    predicted = jax.vmap(model)(x)
+    loss = jnp.mean((predicted - y) ** 2)
+    if mark:
+        lox.log({"loss": loss, "predicted/mean": predicted.mean()})
+    return loss
+
+
+def train(model: Any, mark: bool, steps: int = 3) -> tuple[Any, list[Any]]:
+    """Three steps of training; the oracle collects by hand what the marks record."""
+    optimiser = optax.sgd(0.1)
+    state = optimiser.init(eqx.filter(model, eqx.is_array))
+
+    @eqx.filter_jit
+    def step(model: Any, state: Any) -> Any:
+        loss, gradients = eqx.filter_value_and_grad(loss_of)(model, XS, YS, mark)
+        norm = optax.global_norm(gradients)
+        if mark:
+            lox.log({"norm": norm})
+        updates, state = optimiser.update(gradients, state)
+        return eqx.apply_updates(model, updates), state, (loss, norm)
+
+    seen = []
+    for _ in range(steps):
+        model, state, values = step(model, state)
+        seen.append(values)
+    return model, seen
+
+
+def test_steps_of_filter_jit_and_filter_grad() -> None:
+    model, seen = train(make_model(), mark=False)
+    (logged, _), logs = lox.spool(lambda: train(make_model(), mark=True))()
+    for a, b in zip(jax.tree.leaves(eqx.filter(model, eqx.is_array)), jax.tree.leaves(eqx.filter(logged, eqx.is_array)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    rows = logs.filter(lambda key: key != "predicted/mean")
+    assert_rows(rows, {"loss": [loss for loss, _ in seen], "norm": [norm for _, norm in seen]})
+    assert logs["predicted/mean"].shape == (3,)
+
+
+def test_the_model_is_an_argument_like_any_other() -> None:
+    """A model holds functions besides its arrays: they reach the function as they are."""
+    loss, logs = lox.spool(eqx.filter_jit(loss_of))(make_model(), XS, YS, True)
+    assert_rows(logs.filter(lambda key: key == "loss"), {"loss": loss})
+
+
+def test_a_spooled_loss_can_be_differentiated() -> None:
+    plain = eqx.filter_grad(loss_of)(make_model(), XS, YS, False)
+    spooled = lambda model: lox.spool(loss_of)(model, XS, YS, True)  # noqa: E731
+    gradients, logs = eqx.filter_grad(spooled, has_aux=True)(make_model())
+    for a, b in zip(jax.tree.leaves(plain), jax.tree.leaves(gradients), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert_rows(logs.filter(lambda key: key == "loss"), {"loss": loss_of(make_model(), XS, YS, False)})
+
+
+@pytest.mark.parametrize("kind", ["lax", "checkpointed", "bounded"])
+def test_loops(kind: str) -> None:
+    def looped(x: Any) -> Any:
+        def body(state: Any) -> Any:
+            i, y = state
+            lox.log({"y": y}, i=i)
+            return i + 1, y * x
+
+        limit = {} if kind == "lax" else {"max_steps": 8}
+        return eqx.internal.while_loop(lambda state: state[0] < 4, body, (0, jnp.float32(1.0)), kind=kind, **limit)[1]
+
+    x = jnp.float32(3.0)
+    y, logs = lox.spool(looped, capacity=10)(x)
+    assert float(y) == 81.0
+    assert_rows(logs, {"y": [1.0, 3.0, 9.0, 27.0]})
+    assert logs.trim().i["y"].tolist() == [0, 1, 2, 3]
+    if kind != "lax":
+        gradient, logs = jax.grad(lox.spool(looped, capacity=10), has_aux=True)(x)
+        assert float(gradient) == 4 * 27.0
+        assert_rows(logs, {"y": [1.0, 3.0, 9.0, 27.0]})
