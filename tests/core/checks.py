@@ -59,7 +59,9 @@ def assert_steps_equal(actual: dict[str, dict[str, Any]], expected: dict[str, di
             _assert_values(a, e.astype(a.dtype), f"{axis} of {key}")
 
 
-def assert_logs_are(logs: lox.logdict, expected: dict[str, Any], steps: dict[str, dict[str, Any]] | None = None) -> None:
+def assert_logs_are(
+    logs: lox.logdict, expected: dict[str, Any], steps: dict[str, dict[str, Any]] | None = None
+) -> None:
     """Concrete logs against Python values: a list is several records, anything else one record without an axis."""
     assert isinstance(logs, lox.logdict)
     assert sorted(logs) == sorted(expected)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import lox
 from lox._host import Receiver
 from tests.core.checks import tapped
-from tests.corpus import LANES, X, Program
+from tests.corpus import LANES, Program, X
 
 ARGUMENT = jnp.asarray(X)
 

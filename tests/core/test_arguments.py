@@ -119,7 +119,12 @@ class Model:
 def test_pytrees_go_in_and_come_out(transform):
     def f(tree):
         lox.log({"left": tree["pair"].left})
-        return {"pair": Pair(tree["pair"].right, tree["pair"].left), "model": tree["model"], "none": None, "list": [1, "a"]}
+        return {
+            "pair": Pair(tree["pair"].right, tree["pair"].left),
+            "model": tree["model"],
+            "none": None,
+            "list": [1, "a"],
+        }
 
     given = {"pair": Pair(jnp.zeros(2), jnp.ones(3)), "model": Model(jnp.float32(2), "m")}
     out = transform(f)(given)

@@ -227,7 +227,9 @@ def test_branches_that_differ_in_count_show_both_counts():
 
         return jax.lax.switch(1, [one, many, one], x[1])
 
-    with raises(lox.LoxError, "branch 0 records it 1 time ", "branch 1 records it 3 times", "branch 2 records it 1 time "):
+    with raises(
+        lox.LoxError, "branch 0 records it 1 time ", "branch 1 records it 3 times", "branch 2 records it 1 time "
+    ):
         lox.spool(f)(X)
 
 

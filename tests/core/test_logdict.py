@@ -405,7 +405,9 @@ def test_key_order_does_not_depend_on_the_hash_seed():
     outputs = set()
     for seed in ("0", "1", "2"):
         environment = {"PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu", "PYTHONPATH": ":".join(filter(None, sys.path))}
-        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
         outputs.add(done.stdout)
     assert len(outputs) == 1
     assert outputs.pop().startswith("['b', 'b2', 'a', 'a2', 'c', 'c2', 'zebra', 'zebra2', 'apple', 'apple2']")

@@ -287,9 +287,7 @@ def test_each_record_comes_once_where_values_are_computed_again(policy, inside, 
         return jax.lax.scan(jax.checkpoint(layer, policy=policy), 1.0, xs)[0]
 
     received, callback = collect()
-    transform = (
-        jax.grad(lox.tap(f, callback, **options)) if inside else lox.tap(jax.grad(f), callback, **options)
-    )
+    transform = jax.grad(lox.tap(f, callback, **options)) if inside else lox.tap(jax.grad(f), callback, **options)
     run(jax.jit(transform), XS)
     rows = sum(received, lox.logdict())
     np.testing.assert_allclose(rows["c"], lox.spool(f)(XS)[1]["c"], rtol=1e-6)

@@ -27,7 +27,12 @@ def run(fun, *args):
 
 def run_script(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "TMPDIR")}
-    settings = {**inherited, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment}
+    settings = {
+        **inherited,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        **environment,
+    }
     command = [sys.executable, "-c", textwrap.dedent(script)]
     return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300)
 
@@ -109,7 +114,9 @@ def test_a_program_that_raises_in_the_middle_has_delivered_what_ran():
 # --- the end of the program ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(0)", "raise RuntimeError('end')"], ids=["end", "exit", "error"])
+@pytest.mark.parametrize(
+    "ending", ["", "raise SystemExit(0)", "raise RuntimeError('end')"], ids=["end", "exit", "error"]
+)
 def test_nothing_is_lost_at_interpreter_exit(ending):
     done = run_script(
         f"""

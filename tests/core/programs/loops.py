@@ -217,7 +217,10 @@ def fori_loop_with_dynamic_bounds(x):
 
 
 @corpus(
-    lambda x: {"v": [h for u in x for h in _halvings(np.array([u]))[:-1]], "end": [_halvings(np.array([u]))[-1] for u in x]},
+    lambda x: {
+        "v": [h for u in x for h in _halvings(np.array([u]))[:-1]],
+        "end": [_halvings(np.array([u]))[-1] for u in x],
+    },
     dynamic=True,
     batched_control=True,
     differentiable=False,
