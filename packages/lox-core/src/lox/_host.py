@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -50,10 +50,15 @@ class Delivery(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Receiver:
-    """Where deliveries go: ``handle(delivery)`` on the host, with ``operands`` sent along each time."""
+    """Where deliveries go: ``handle(delivery)`` on the host, with ``operands`` sent along each time.
+
+    ``check(keys, axes)``, if given, is called while a tapped program is traced: names that a receiver cannot take are
+    refused before anything runs.
+    """
 
     handle: Callable[[Delivery], None]
     operands: Any = ()
+    check: Callable[[Iterable[str], Iterable[str]], None] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.handle):
@@ -285,7 +290,9 @@ def _host_call_lowering(
         raise OrderError("lox.tap: ordered=True cannot be kept on more than one device; leave it out")
     automatic = compat.automatic_axes(ctx)
     if automatic:
-        params = dict(target=target, lanes=lanes, has_token=has_token, has_alive=has_alive, ordered=ordered, results=results)
+        params = dict(
+            target=target, lanes=lanes, has_token=has_token, has_alive=has_alive, ordered=ordered, results=results
+        )
         outs = [*ctx.avals_in[: int(has_token)], *(compat.ShapedArray(lanes + r.shape, r.dtype) for r in results)]
         once = functools.partial(_once_along, automatic, functools.partial(host_call_p.bind, **params), outs)
         return compat.lower_fun(once, multiple_results=True)(ctx, *operands)
@@ -294,7 +301,9 @@ def _host_call_lowering(
     return compat.lower_to_host_call(ctx, call, operands, _ordered_host_effect if ordered else None)
 
 
-def _once_along(automatic: tuple[str, ...], call: Callable[..., Any], outs: Sequence[Any], *operands: Array) -> list[Array]:
+def _once_along(
+    automatic: tuple[str, ...], call: Callable[..., Any], outs: Sequence[Any], *operands: Array
+) -> list[Array]:
     """In a shard_map that leaves some mesh axes to the compiler: one call for all the devices along those, with the
     whole values."""
 
@@ -306,7 +315,9 @@ def _once_along(automatic: tuple[str, ...], call: Callable[..., Any], outs: Sequ
         return [out if out.dtype == _TOKEN.dtype else jax.lax.psum(out, automatic) for out in returned]
 
     whole = jax.sharding.PartitionSpec()
-    return jax.shard_map(on_each, in_specs=whole, out_specs=whole, axis_names=set(automatic), check_vma=False)(*operands)
+    return jax.shard_map(on_each, in_specs=whole, out_specs=whole, axis_names=set(automatic), check_vma=False)(
+        *operands
+    )
 
 
 compat.define_lowering(host_call_p, _host_call_lowering)

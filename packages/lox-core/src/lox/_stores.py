@@ -94,7 +94,9 @@ class ReduceStore:
         if all(aval.sharding is None for aval in self.leaves):
             return state
         # What is folded from split values is split as they are: find out how, and start that way.
-        later = jax.eval_shape(lambda state, leaves, steps: self.add(state, leaves, steps, None), state, self.leaves, self.steps)
+        later = jax.eval_shape(
+            lambda state, leaves, steps: self.add(state, leaves, steps, None), state, self.leaves, self.steps
+        )
         return jax.tree.map(compat.split_like, state, later)
 
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:

@@ -72,7 +72,7 @@ def tap(
     operands, operand_tree = jax.tree.flatten(receiver.operands)
     operands = [jnp.asarray(operand) for operand in operands]
     label = ("tap", options, receiver.handle, operand_tree)
-    interpreter = functools.partial(_interpreter, options, receiver.handle, operand_tree)
+    interpreter = functools.partial(_interpreter, options, receiver, operand_tree)
     return _program.transform(fun, label, interpreter, lambda out, _: out, operands)
 
 
@@ -94,7 +94,7 @@ def _check_callback(callback: Any) -> Callable[[logdict], Any]:
 
 
 def _interpreter(
-    options: TapOptions, handle: Any, operand_tree: Any, traced: _program.Traced
+    options: TapOptions, receiver: Receiver, operand_tree: Any, traced: _program.Traced
 ) -> Callable[[list[Array], list[Array]], Any]:
     survey = Survey(options.selection, _rules)
     tapper = Tapper(survey, options, handle, traced.jaxpr)
@@ -125,9 +125,7 @@ class Tapper(Collector):
         uses = [use for usage in usages.values() for use in usage.uses]
         # A single mark, in a loop or not, needs no chain, and batches keep the order of each mark only.
         meshes = {use.mesh for use in uses}
-        self.chained = (
-            survey.calls(jaxpr) > 1 and not options.batch and not options.ordered and len(meshes) == 1
-        )
+        self.chained = survey.calls(jaxpr) > 1 and not options.batch and not options.ordered and len(meshes) == 1
         self.mesh = meshes.pop() if self.chained else ()
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
         if options.batch:
@@ -263,7 +261,8 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, B
         for together in groups.values():
             leaves = [leaf for key in together for leaf in uses[key].leaves]
             avals = [
-                Aval(leaf.shape, leaf.dtype, sharding=compat.split_of(leaf)) for leaf in (*leaves, *(s for _, s in steps))
+                Aval(leaf.shape, leaf.dtype, sharding=compat.split_of(leaf))
+                for leaf in (*leaves, *(s for _, s in steps))
             ]
             label = (mark.pick(tuple(together)), tuple((tuple(aval.shape), aval.dtype) for aval in avals))
             assert options.batch is not None

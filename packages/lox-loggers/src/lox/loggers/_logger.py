@@ -17,8 +17,8 @@ import dataclasses
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, Self, TypeVar
 
 import jax
 import numpy as np
@@ -33,15 +33,11 @@ from lox.loggers._errors import (
 )
 from lox.loggers._records import check_record, one_record, one_row, to_host, with_all_parts
 from lox.loggers._resume import Steps, WrittenSteps
-from lox.loggers._run import LoggerState, Run, Writer, key_words, numbered, run_name
+from lox.loggers._run import IfExists, LoggerState, OnError, Processes, Run, Writer, key_words, numbered, run_name
 from lox.loggers._sink import Sink
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-IfExists = Literal["new", "error", "replace", "resume"]
-OnError = Literal["raise", "warn"]
-Processes = Literal["first", "all"]
 
 # Ids are given out once for the whole process, so that a state of another logger is noticed.
 run_ids = itertools.count()
@@ -140,7 +136,7 @@ class Logger(abc.ABC):
     def tap(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
         """`fun`, with its records delivered while it runs. `options` are those of `lox.tap`."""
         self._check_state(state)
-        tapped = lox.tap(fun, _host.Receiver(self._receive, state.run), **options)
+        tapped = lox.tap(fun, _host.Receiver(self._receive, state.run, self.check_names), **options)
 
         @functools.wraps(fun)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -165,6 +161,9 @@ class Logger(abc.ABC):
             self._send(state, one_record(logs, steps))
         else:
             self._receive_now(state, one_row(logs, steps))
+
+    def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:
+        """A backend that cannot take some names raises here, before a tapped program runs."""
 
     def flush(self) -> None:
         """Returns when every record that was logged before has been written and flushed."""

@@ -11,7 +11,7 @@ import shutil
 import time
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +155,9 @@ class WandbLogger(Logger):
     def _send(self, state: LoggerState, logs: logdict) -> None:
         check_names(logs, logs.steps)  # in a jitted function this is while it is traced: before anything runs
         super()._send(state, logs)
+
+    def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:
+        check_names(keys, axes)
 
     # Helpers.
 
