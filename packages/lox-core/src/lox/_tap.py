@@ -97,7 +97,11 @@ def _interpreter(
     options: TapOptions, receiver: Receiver, operand_tree: Any, traced: _program.Traced
 ) -> Callable[[list[Array], list[Array]], Any]:
     survey = Survey(options.selection, _rules)
-    tapper = Tapper(survey, options, handle, traced.jaxpr)
+    usages = survey(traced.jaxpr).usages
+    if receiver.check is not None:
+        axes = {axis for usage in usages.values() for use in usage.uses for axis in use.mark.axes}
+        receiver.check([options.prefix + key for key in usages], sorted(axes))
+    tapper = Tapper(survey, options, receiver.handle, traced.jaxpr)
 
     def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         frame = Frame(Context(tapper.init(), env=operand_tree.unflatten(operands)), nested=False)
