@@ -21,9 +21,15 @@ _MAX_KEY_COLUMNS = 3
 class ConsoleLogger(Logger):
     """Shows the latest values, how they went and how fast records come.
 
-    interval: seconds between two lines where `file` is not a terminal; a table is drawn four times as often.
-    file: where to; standard output if None.
-    live: True or False to have the table or the lines whatever `file` is.
+    Args:
+      interval: seconds between two lines where `file` is not a terminal; a table is drawn four times as often.
+      file: where to; standard output if None.
+      live: True or False to have the table or the lines whatever `file` is.
+
+    >>> import sys
+    >>> with lox.loggers.ConsoleLogger(file=sys.stdout) as logger:
+    ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
+    0000000000000000  step=3  loss=0.25  (1 records...)
     """
 
     def __init__(

@@ -23,6 +23,13 @@ class CsvLogger(Logger):
 
     A cell is empty where a record has no such value; arrays are JSON lists in one cell. When a key appears that no
     record had before, the file is written anew with one more column, and replaced at once.
+
+    >>> with lox.loggers.CsvLogger("tables") as logger:
+    ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
+    >>> with open("tables/0000000000000000.csv") as file:
+    ...     print(file.read().strip())
+    step,loss
+    3,0.25
     """
 
     def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:

@@ -21,6 +21,12 @@ class JsonlLogger(Logger):
 
     Arrays are lists, complex numbers pairs. JSON has no numbers that are not finite: they are the strings
     "NaN", "Infinity" and "-Infinity".
+
+    >>> with lox.loggers.JsonlLogger("lines") as logger:
+    ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
+    >>> with open("lines/0000000000000000.jsonl") as file:
+    ...     print(file.read().strip())
+    {"step": 3, "loss": 0.25}
     """
 
     def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:

@@ -32,6 +32,14 @@ def load(path: str | os.PathLike[str], stack: bool = False) -> Any:
     With `stack=True` the runs of a folder come as one logdict with a leading run axis, in the order of
     their names, like the logs of `jax.vmap(lox.spool(f))`. Values are numpy arrays (memory-mapped where they
     are large), PRNG keys JAX key arrays; nested values of classes that JSON does not know come as dicts.
+
+    >>> for seed in range(2):
+    ...     with lox.loggers.SaveLogger("runs") as logger:
+    ...         logger.log(logger.init(jax.random.key(seed)), {"loss": 0.5 + seed}, step=3)
+    >>> lox.loggers.load("runs")
+    {'0000000000000000': {'loss': [0.5]}, '0000000000000001': {'loss': [1.5]}}
+    >>> lox.loggers.load("runs", stack=True)["loss"].shape
+    (2, 1)
     """
     folder = Path(path)
     if (folder / FILE).is_file():

@@ -46,14 +46,30 @@ run_ids = itertools.count()
 class Logger(abc.ABC):
     """The base of every backend.
 
-    if_exists: what `init` does about a run that is already there. `"new"` leaves it alone and gives the new
-        one a numbered name; `"error"`; `"replace"` starts it anew; `"resume"` continues it, and records
-        whose step is already there are not written twice.
-    on_error: `"raise"` raises what the backend raised at the next call; `"warn"` warns once, goes on, and
-        `close` tells how many records were lost.
-    processes: with several JAX processes, `"first"` lets only process 0 write; with `"all"` each
-        process writes runs of its own, marked with its index.
-    queue_size: how many deliveries may wait to be written before the program has to wait.
+    Args:
+      if_exists: what `init` does about a run that is already there. `"new"` leaves it alone and gives the new one a
+        numbered name; `"error"`; `"replace"` starts it anew; `"resume"` continues it, and records whose step is
+        already there are not written twice.
+      on_error: `"raise"` raises what the backend raised at the next call; `"warn"` warns once, goes on, and `close`
+        tells how many records were lost.
+      processes: with several JAX processes, `"first"` lets only process 0 write; with `"all"` each process writes runs
+        of its own, marked with its index.
+      queue_size: how many deliveries may wait to be written before the program has to wait.
+
+    A backend of your own is a class with `open`:
+
+    >>> class Printer(lox.loggers.Logger):
+    ...     def open(self, run):
+    ...         return PrinterWriter()
+    >>> class PrinterWriter:
+    ...     def write(self, logs):
+    ...         print(logs)
+    ...     def flush(self): pass
+    ...     def close(self): pass
+    >>> with Printer() as logger:
+    ...     state = logger.init(jax.random.key(0))
+    ...     y = logger.spool(lambda x: lox.log({"x": x}), state)(jnp.arange(3.0))
+    {'x': [[0., 1., 2.]]}
     """
 
     flush_interval: float | None = 1.0

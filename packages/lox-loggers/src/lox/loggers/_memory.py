@@ -11,7 +11,13 @@ from lox.loggers._run import LaneWriter, Run
 
 
 class MemoryLogger(Logger):
-    """Keeps the records of each run in memory: `logger.logs` is `{run name: logdict}`."""
+    """Keeps the records of each run in memory: `logger.logs` is `{run name: logdict}`.
+
+    >>> logger = lox.loggers.MemoryLogger()
+    >>> logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
+    >>> logger.logs
+    {'0000000000000000': {'loss': [0.25]}}
+    """
 
     flush_interval = None
 

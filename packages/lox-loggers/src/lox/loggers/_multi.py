@@ -16,6 +16,12 @@ class MultiLogger(Logger):
 
     Every logger keeps its own runs, queue and options; one that fails does not stop the others. If several fail,
     their errors are raised together, as an exception group.
+
+    >>> memory = lox.loggers.MemoryLogger()
+    >>> with lox.loggers.MultiLogger(memory, lox.loggers.CsvLogger("tables")) as logger:
+    ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
+    >>> memory.logs
+    {'0000000000000000': {'loss': [0.25]}}
     """
 
     def __init__(self, *loggers: Logger) -> None:

@@ -21,12 +21,18 @@ _MAX_BARS = 8  # with more runs than this there is one bar for all
 class ProgressLogger(Logger):
     """Shows how far each run is.
 
-    total: how many steps there are; None if that is not known.
-    axis: the step axis that tells how far it is, the first step being number `start`; records without that axis are
+    Args:
+      total: how many steps there are; None if that is not known.
+      axis: the step axis that tells how far it is, the first step being number `start`; records without that axis are
         counted instead.
-    metrics: the keys whose latest values are shown beside the bar; `fnmatch` patterns work.
-    file: where to; standard error if None. Where it is no terminal, a line tells of each tenth of the way.
-    live: True or False to have the bar or the lines whatever `file` is.
+      metrics: the keys whose latest values are shown beside the bar; `fnmatch` patterns work.
+      file: where to; standard error if None. Where it is no terminal, a line tells of each tenth of the way.
+      live: True or False to have the bar or the lines whatever `file` is.
+
+    >>> import sys
+    >>> with lox.loggers.ProgressLogger(total=10, metrics="loss", file=sys.stdout, live=False) as logger:
+    ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=4)
+    00000000  5/10 (50%)  ...  loss=0.25
     """
 
     def __init__(

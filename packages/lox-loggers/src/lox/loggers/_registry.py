@@ -40,8 +40,9 @@ _DISTRIBUTIONS = {
 class Backend:
     """An installed backend, as its distribution describes it.
 
-    path: where its class is, `module:Class`.
-    rivals: other backends installed under the same name; while there are any, none can be used by name.
+    Args:
+      path: where its class is, `module:Class`.
+      rivals: other backends installed under the same name; while there are any, none can be used by name.
     """
 
     name: str
@@ -55,7 +56,11 @@ class Backend:
 
 
 def available() -> dict[str, Backend]:
-    """The installed backends by name, in alphabetical order. Imports none of them."""
+    """The installed backends by name, in alphabetical order. Imports none of them.
+
+    >>> lox.loggers.available()["save"].distribution
+    'lox-loggers'
+    """
     found: dict[str, list[Backend]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         backend = _describe(point)
@@ -65,7 +70,11 @@ def available() -> dict[str, Backend]:
 
 
 def get(name: str) -> type[Logger]:
-    """The class of the backend `name`."""
+    """The class of the backend `name`.
+
+    >>> lox.loggers.get("save").__name__
+    'SaveLogger'
+    """
     if not isinstance(name, str):
         raise LoggerOptionError(f"the name of a logger is a str, such as 'save'; got {name!r}")
     installed = available()
@@ -88,6 +97,11 @@ def create(
     those that the environment variable LOX_LOGGERS names, `create()`, the console where it is unset.
 
     In a list, an item is a name, a name with options as in LOX_LOGGERS, a pair `(name, options)`, or a logger.
+
+    >>> with lox.loggers.create(["memory", "save:path=runs"]) as logger:
+    ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
+    >>> list(lox.loggers.load("runs"))
+    ['0000000000000000']
     """
     if isinstance(spec, str):
         name, written = parse_spec(spec)

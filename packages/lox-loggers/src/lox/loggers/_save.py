@@ -31,6 +31,11 @@ class SaveLogger(Logger):
 
     The run's folder holds `KEY.npy` for the values and `KEY@AXIS.npy` for the steps of each key, and
     `lox.json`, which says what they are. Files can be read at any time, also after `kill -9`.
+
+    >>> with lox.loggers.SaveLogger("runs") as logger:
+    ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
+    >>> np.load("runs/0000000000000000/loss.npy").tolist()
+    [0.25]
     """
 
     def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:

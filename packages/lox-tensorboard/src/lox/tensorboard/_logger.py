@@ -24,14 +24,20 @@ class TensorBoardLogger(Logger):
 
     Scalars are shown as scalars, arrays as histograms, strings as text, and nested values as `key/leaf`.
 
-    logdir: the folder that `tensorboard --logdir` is given.
-    kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
+    Args:
+      logdir: the folder that `tensorboard --logdir` is given.
+      kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
         scalar, histogram, image, text, audio, hparams, and skip, which leaves a value out.
-    step_axis: the step axis that is TensorBoard's step; of several, each key uses the first that it has. Other axes
+      step_axis: the step axis that is TensorBoard's step; of several, each key uses the first that it has. Other axes
         become scalars of their own. A key without any steps counts its records.
-    hparams: hyperparameters of all runs, for the HPARAMS tab. Those of single runs are logged, with the kind hparams.
-    sample_rate: of values of the kind audio, in frames per second.
-    options: those of every logger: `if_exists`, `on_error`, `processes`, `queue_size`.
+      hparams: hyperparameters of all runs, for the HPARAMS tab. Those of single runs are logged, with the kind
+        hparams.
+      sample_rate: of values of the kind audio, in frames per second.
+      options: those of every logger: `if_exists`, `on_error`, `processes`, `queue_size`.
+
+    >>> from lox.tensorboard import TensorBoardLogger
+    >>> with TensorBoardLogger("runs") as logger:
+    ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
     """
 
     # Every write already reaches the operating system. Syncing a thousand files each second would only cost time.

@@ -49,14 +49,19 @@ class WandbLogger(Logger):
 
     Scalars are curves over the step axis they were logged with, arrays are histograms, nested values are `key/leaf`.
 
-    kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
+    Args:
+      kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
         scalar, histogram, image, text, audio, video, table, hparams (which go to the run's config), and skip.
-    summary: what the run's summary keeps of a key, by key pattern: `{"loss": "min", "acc*": ("max", "last")}`. One of
-        min, max, mean, last, first, none, or several.
-    sample_rate: of values of the kind audio, in frames per second. fps: of those of the kind video.
-    path: where files go; wandb's name for it, `dir`, works too.
-    options: those of every logger (`if_exists`, `on_error`, `processes`, `queue_size`), and all that `wandb.init`
+      summary: what the run's summary keeps of a key, by key pattern: `{"loss": "min", "acc*": ("max", "last")}`. One
+        of min, max, mean, last, first, none, or several.
+      sample_rate: of values of the kind audio, in frames per second. fps: of those of the kind video.
+      path: where files go; wandb's name for it, `dir`, works too.
+      options: those of every logger (`if_exists`, `on_error`, `processes`, `queue_size`), and all that `wandb.init`
         takes: `project`, `entity`, `group`, `config`, `mode`, `tags`, `settings`, ... `name` goes before the key's.
+
+    >>> from lox.wandb import WandbLogger
+    >>> with WandbLogger(project="docs", mode="offline") as logger:
+    ...     logger.log(logger.init(jax.random.key(0), {"rate": 0.1}), {"loss": 0.25}, step=3)
     """
 
     def __init__(
