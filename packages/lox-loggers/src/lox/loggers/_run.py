@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -13,15 +13,20 @@ import numpy as np
 import lox
 from lox.loggers._errors import LoggerStateError
 
+IfExists = Literal["new", "error", "replace", "resume"]
+OnError = Literal["raise", "warn"]
+Processes = Literal["first", "all"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """One run that a backend is asked to open.
 
-    name: unique among the runs of a logger, and safe as a file or folder name.
-    key: the words of the PRNG key that the run is named after.
-    process_index: the JAX process that writes the run.
-    resume: the run exists, and is to be continued.
+    Args:
+      name: unique among the runs of a logger, and safe as a file or folder name.
+      key: the words of the PRNG key that the run is named after.
+      process_index: the JAX process that writes the run.
+      resume: the run exists, and is to be continued.
     """
 
     name: str
