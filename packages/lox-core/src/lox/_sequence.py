@@ -120,6 +120,16 @@ def iterate_rows(table: logdict) -> Iterator[tuple[dict[str, Any], dict[str, Any
         yield from _rows_of_axes(table, axes, keys)
 
 
+def _labels(steps: np.ndarray) -> list[Any]:
+    """The step of each record: a number, or, from a shard_map whose devices differ in it, one for each device."""
+    if steps.ndim > 1:
+        by_device = steps.reshape(len(steps), -1)
+        if (by_device != by_device[:, :1]).any():
+            return list(map(tuple, by_device.tolist()))
+        steps = by_device[:, 0]
+    return steps.tolist()
+
+
 def _rows_of_axes(
     table: logdict, axes: tuple[str, ...], keys: list[str]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -127,10 +137,8 @@ def _rows_of_axes(
     rising = True
     for key in keys:
         number_of_rows = table._rows_of(key)
-        columns = [table._steps[axis][key] for axis in axes]
-        labels: list[Any] = (
-            list(zip(*(column.tolist() for column in columns), strict=True)) if axes else [()] * number_of_rows
-        )
+        columns = [_labels(table._steps[axis][key]) for axis in axes]
+        labels: list[Any] = list(zip(*columns, strict=True)) if axes else [()] * number_of_rows
         rising = rising and all(a <= b for a, b in itertools.pairwise(labels))
         # A step may repeat: the n-th record of a step meets the n-th of the other keys.
         seen: Counter[Any] = Counter()

@@ -62,15 +62,40 @@ def is_partial(leaf: Any) -> bool:
 
 
 def as_table(logs: lox.logdict) -> lox.logdict:
-    """`logs.table()` for logs that are numpy already, with less to do where there is less to do."""
+    """`logs.table()` for logs that are numpy already, with less to do where there is less to do, and with one number
+    a record for each step axis."""
     if logs._bounds:
-        return logs.table()
+        return _with_scalar_steps(logs.table())
     if len(logs.stacked) == len(logs):
-        return logs
+        return _with_scalar_steps(logs)
     single = logs.keys() - logs.stacked
     data = {key: _with_axis(value) if key in single else value for key, value in logs.items()}
     steps = _map_steps(logs, lambda key, step: step[None] if key in single else step)
-    return lox.logdict._make(data, steps, logs.counts, frozenset(data), {})
+    return _with_scalar_steps(lox.logdict._make(data, steps, logs.counts, frozenset(data), {}))
+
+
+def _with_scalar_steps(table: lox.logdict) -> lox.logdict:
+    """From a shard_map, steps come with an entry for each device. Usually all are the same number; where they are not,
+    each device's part of a record becomes a record of its own."""
+    if all(step.ndim <= 1 for by_key in table.steps.values() for step in by_key.values()):
+        return table
+    data, steps, counts = dict(table), {axis: dict(by_key) for axis, by_key in table.steps.items()}, dict(table.counts)
+    for key in table:
+        by_device = {axis: by_key[key] for axis, by_key in steps.items() if key in by_key and by_key[key].ndim > 1}
+        if not by_device:
+            continue
+        mesh = next(iter(by_device.values())).shape[1:]
+        flat = {axis: step.reshape(len(step), -1) for axis, step in by_device.items()}
+        if all((step == step[:, :1]).all() for step in flat.values()):
+            new = {axis: step[:, 0] for axis, step in flat.items()}
+        else:
+            new = {axis: step.reshape(-1) for axis, step in flat.items()}
+            rest = 1 + len(mesh)
+            data[key] = jax.tree_util.tree_map(lambda leaf, r=rest: leaf.reshape(-1, *leaf.shape[r:]), data[key])
+            counts[key] = len(next(iter(new.values())))
+        for axis, step in new.items():
+            steps[axis][key] = step
+    return lox.logdict._make(data, steps, counts, table.stacked, {})
 
 
 def lane_of(logs: lox.logdict, lane: tuple[int, ...]) -> lox.logdict:
