@@ -9,8 +9,8 @@ os.environ.pop("LOX_LOGGERS", None)  # what create() means shall not depend on w
 import hypothesis
 import jax
 
-# Enough for a 2 x 2 mesh. Not through XLA_FLAGS: processes that tests start shall see the machine as it is.
-jax.config.update("jax_num_cpu_devices", 4)
+# Enough for a 4 x 2 mesh. Not through XLA_FLAGS: processes that tests start shall see the machine as it is.
+jax.config.update("jax_num_cpu_devices", 8)
 
 # The first call of anything compiles it, so the time of one example says nothing.
 hypothesis.settings.register_profile("lox", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

@@ -87,6 +87,16 @@ def test_live_plot(run, tmp_path):
     assert (tmp_path / "live.png").stat().st_size > 5000
 
 
+def test_two_processes(run, tmp_path):
+    printed = run("two_processes.py", "--steps=60", "--each")
+    assert "2 processes, 4 devices, w = 2." in printed
+    assert "gradient norms (60, 4)" in printed
+    runs = lox.loggers.load(tmp_path / "runs")
+    assert sorted(runs) == ["0000000000000000", "0000000000000001-p0", "0000000000000001-p1"]
+    assert runs["0000000000000000"].step["loss"].tolist() == list(range(60))
+    assert runs["0000000000000001-p0"]["mean"] < 0.5 <= runs["0000000000000001-p1"]["mean"]
+
+
 def test_sweep_wandb(run, tmp_path):
     assert "2 offline runs" in run("sweep_wandb.py", "--runs=2", "--steps=60")
     assert len(list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))) == 2
