@@ -15,14 +15,14 @@ RESULTS = Path(__file__).with_name("results.json")
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What lox costs, as ratios.")
-    parser.add_argument("which", choices=("all", "quick", "plot"), help="plot: draw again what the last `all` found")
+    parser.add_argument("which", choices=("all", "quick", "plot"), help="plot: write the page of the docs again")
     parser.add_argument("--topic", action="append", choices=TOPICS, help="only these topics; may be given again")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: steadier on a busy machine")
-    parser.add_argument("--json", type=Path, help="where the figures go (all: benchmarks/results.json)")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="all: where the figures are kept, topic by topic")
     parser.add_argument("--store", action="store_true", help="quick: make these the ratios to compare with")
     options = parser.parse_args()
     if options.which == "plot":
-        return _plot()
+        return _plot(options.json)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     return _measure(options)
 
@@ -40,12 +40,12 @@ def _measure(options: argparse.Namespace) -> int:
         for figure in importlib.import_module(f"benchmarks.topics.{topic}").figures(quick):
             report.print_figure(figure)
             figures.append(figure)
+        if not quick:
+            report.keep(options.json, figures, host, options.clock)
     report.print_summary(figures)
     print(f"{time.perf_counter() - start:.0f} s")
-    if options.json or not (quick or options.topic):
-        (options.json or RESULTS).write_text(report.as_json(figures, host, options.clock))
     if not quick:
-        return _plot() if not options.topic else 0
+        return _plot(options.json)
     if options.store:
         guard.store(figures)
         return 0
@@ -55,11 +55,10 @@ def _measure(options: argparse.Namespace) -> int:
     return 1 if worse else 0
 
 
-def _plot() -> int:
+def _plot(results: Path) -> int:
     from benchmarks import docs, report
 
-    figures, host, clock = report.from_json(RESULTS.read_text())
-    docs.write(figures, host, clock)
+    docs.write(*report.from_json(results.read_text()))
     return 0
 
 

@@ -33,7 +33,7 @@ class Figure:
       ratio: what ``what`` costs, as a multiple of ``against``; its target is an upper bound, or with ``at_least`` a lower one.
       low, high: the interval in which the ratio lies, nine times out of ten; equal where nothing is uncertain (bytes).
       unit: what is compared: "time", "bytes", "speedup", "rate" (rows a second), "growth", "yes" (0 or 1).
-      seconds: medians of what was measured, by name, for those who want to see more than ratios.
+      measured: medians by name (seconds, or bytes), for those who want to see more than ratios.
     """
 
     topic: str
@@ -46,7 +46,7 @@ class Figure:
     target: float | None = None
     at_least: bool = False
     unit: str = "time"
-    seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    measured: dict[str, float] = dataclasses.field(default_factory=dict)
     axis: tuple[str, float] | None = None  # where it lies in a plot: ("T", 10_000)
     note: str = ""
 
@@ -94,19 +94,19 @@ class Samples:
     def figure(self, a: str, b: str, **fields: Any) -> Figure:
         ratio, low, high = self.ratio(a, b)
         fields = {"what": a, "against": b, **fields}
-        return Figure(ratio=ratio, low=low, high=high, seconds=self.medians(), **fields)
+        return Figure(ratio=ratio, low=low, high=high, measured=self.medians(), **fields)
 
     def speedup(self, a: str, b: str, **fields: Any) -> Figure:
         """How many times faster ``a`` is than ``b``."""
         ratio, low, high = self.ratio(b, a)
         fields = {"what": a, "against": b, "at_least": True, "unit": "speedup", **fields}
-        return Figure(ratio=ratio, low=low, high=high, seconds=self.medians(), **fields)
+        return Figure(ratio=ratio, low=low, high=high, measured=self.medians(), **fields)
 
 
 def in_turns(
-    thunks: dict[str, Thunk], *, seconds: float = 1.0, wait: bool = True, per: dict[str, int] | None = None
+    thunks: dict[str, Thunk], *, seconds: float = 1.0, rounds: int = MIN_ROUNDS, wait: bool = True, per: dict[str, int] | None = None
 ) -> Samples:
-    """Measure the thunks in turns for about ``seconds``, after one call of each that does not count.
+    """Measure the thunks in turns for about ``seconds``, in at least ``rounds``, after calls that do not count.
 
     Rounds in which the operating system took the processor away are left out, if enough others remain.
 
@@ -115,21 +115,21 @@ def in_turns(
       per: how many things (rows) a call of each thunk does; times are then per thing.
     """
     repeats = {name: _repeats(thunk, wait) for name, thunk in thunks.items()}
-    rounds: list[tuple[bool, dict[str, float]]] = []
+    taken_in: list[tuple[bool, dict[str, float]]] = []
     names = list(thunks)
     gc.collect()
     gc.disable()
     start = time.perf_counter()
     try:
-        while len(rounds) < MIN_ROUNDS or (time.perf_counter() - start < seconds and len(rounds) < MAX_ROUNDS):
+        while len(taken_in) < rounds or (time.perf_counter() - start < seconds and len(taken_in) < MAX_ROUNDS):
             before = _preemptions()
             taken = {name: _sample(thunks[name], repeats[name], wait) for name in names}
-            rounds.append((_preemptions() == before, taken))
+            taken_in.append((_preemptions() == before, taken))
             names.reverse()  # nobody always comes after the same one
     finally:
         gc.enable()
-    calm = [taken for undisturbed, taken in rounds if undisturbed]
-    used = calm if len(calm) >= MIN_ROUNDS else [taken for _, taken in rounds]
+    calm = [taken for undisturbed, taken in taken_in if undisturbed]
+    used = calm if len(calm) >= rounds else [taken for _, taken in taken_in]
     parts = per or {}
     return Samples({name: [taken[name] / parts.get(name, 1) for taken in used] for name in thunks})
 
@@ -156,7 +156,8 @@ def _sample(thunk: Thunk, repeats: int, wait: bool) -> float:
 def exact(a: float, b: float, **fields: Any) -> Figure:
     """A ratio of things that are counted, not timed."""
     ratio = a / b if b else (1.0 if not a else float("inf"))
-    return Figure(ratio=ratio, low=ratio, high=ratio, **{"unit": "bytes", **fields})
+    measured = {fields["what"]: a, fields["against"]: b}
+    return Figure(ratio=ratio, low=ratio, high=ratio, **{"unit": "bytes", "measured": measured, **fields})
 
 
 def memory(fun: Callable[..., Any], *args: Any) -> int:

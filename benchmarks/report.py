@@ -113,6 +113,15 @@ def as_json(figures: Iterable[Figure], host: dict[str, Any], clock: str) -> str:
     return json.dumps({"machine": host, "clock": clock, "figures": found}, indent=1) + "\n"
 
 
+def keep(path: Path, figures: Sequence[Figure], host: dict[str, Any], clock: str) -> None:
+    """Write the figures; those of other topics that are there already stay."""
+    new = {figure.name for figure in figures}
+    topics = {figure.topic for figure in figures}
+    old = from_json(path.read_text())[0] if path.exists() else []
+    kept = [figure for figure in old if figure.topic not in topics and figure.name not in new]
+    path.write_text(as_json([*kept, *figures], host, clock))
+
+
 def from_json(text: str) -> tuple[list[Figure], dict[str, Any], str]:
     data = json.loads(text)
     known = {field.name for field in dataclasses.fields(Figure)}

@@ -58,7 +58,7 @@ def _writing(writer: Any, tables: list[lox.logdict]) -> Callable[[], None]:
 def _save(folder: Path, quick: bool) -> Iterator[Figure]:
     logger = lox.loggers.SaveLogger(folder / "save")
     raw = open(folder / "raw", "wb")  # noqa: SIM115
-    block = np.ascontiguousarray(VALUES[:, :BLOCK].T).tobytes() + np.arange(BLOCK).tobytes()
+    block = bytes(_bytes_on_disk(logger) // BLOCKS)
 
     def raw_blocks() -> None:
         for _ in TABLES:
@@ -81,6 +81,14 @@ def _save(folder: Path, quick: bool) -> Iterator[Figure]:
     if not quick:
         yield _rate(samples, "save, blocks of 128", "np.save of all so far", **fields)
     raw.close()
+
+
+def _bytes_on_disk(logger: Any) -> int:
+    """How much the rows of TABLES are as the logger writes them: values, and the steps of each key."""
+    writer = logger.open(Run("size"))
+    _writing(writer, TABLES)()
+    writer.close()
+    return sum(file.stat().st_size for file in (logger.path / "size").glob("*.npy"))
 
 
 def _rate(samples: Any, ours: str, theirs: str, **fields: Any) -> Figure:
@@ -118,12 +126,13 @@ def _json_loop(folder: str) -> Callable[[], None]:
     return loop
 
 
-def _against_loop(name: str, against: str, logger: Any, loop: Callable[[], None], **fields: Any) -> Iterator[Figure]:
-    """``loop`` writes ROWS rows."""
+def _against_loop(
+    name: str, against: str, logger: Any, loop: Callable[[], None], rows_of_loop: int = ROWS, **fields: Any
+) -> Iterator[Figure]:
     blocks, rows = f"{name}, blocks of 128", f"{name}, row by row"
     writers = [logger.open(Run("blocks")), logger.open(Run("rows"))]
     thunks = {blocks: _writing(writers[0], TABLES), rows: _writing(writers[1], SINGLE), against: loop}
-    samples = in_turns(thunks, seconds=2, wait=False, per={blocks: BLOCK * BLOCKS, rows: ROWS, against: ROWS})
+    samples = in_turns(thunks, seconds=2, wait=False, per={blocks: BLOCK * BLOCKS, rows: ROWS, against: rows_of_loop})
     for ours in (blocks, rows):
         yield _rate(samples, ours, against, topic="backends", case="8 scalars", **(fields if ours == blocks else {}))
     for writer in writers:
@@ -155,12 +164,14 @@ def _clu(folder: str) -> Iterator[Figure]:
     writer = metric_writers.create_default_writer(f"{folder}/clu", just_logging=False)
     logger = lox.loggers.create("tensorboard", logdir=f"{folder}/beside-clu")
 
+    rows = 100
+
     def loop() -> None:
-        for step in range(ROWS):
+        for step in range(rows):
             writer.write_scalars(step, {key: column[step] for key, column in zip(KEYS, VALUES, strict=True)})
         writer.flush()
 
-    yield from _against_loop("tensorboard", "clu.metric_writers", logger, loop)
+    yield from _against_loop("tensorboard", "clu.metric_writers", logger, loop, rows_of_loop=rows)
 
 
 def _wandb(folder: str) -> Iterator[Figure]:
@@ -192,17 +203,17 @@ def _wandb(folder: str) -> Iterator[Figure]:
 
 
 def _growth(folder: Path) -> Iterator[Figure]:
-    """A million rows into one run: the last tenth as fast as the first?"""
-    for name, options in {
-        "save": {"path": folder / "grow"},
-        "csv": {"path": folder / "grow-csv"},
-        "jsonl": {"path": folder / "grow-jsonl"},
-        "tensorboard": {"logdir": folder / "grow-tb"},
-    }.items():
+    """Many rows into one run: are the last written as fast as the first?"""
+    for name, total, options in (
+        ("save", 1_000_000, {"path": folder / "grow"}),
+        ("tensorboard", 1_000_000, {"logdir": folder / "grow-tb"}),
+        ("csv", 200_000, {"path": folder / "grow-csv"}),
+        ("jsonl", 200_000, {"path": folder / "grow-jsonl"}),
+    ):
         if name not in lox.loggers.available():
             continue
         writer = lox.loggers.create(name, **options).open(Run("long"))
-        total, tenth = 1_000_000, []
+        tenth = []
         blocks = total // BLOCK // 10
         for part in range(10):
             tables = [table((part * blocks + i) * BLOCK, BLOCK) for i in range(blocks)]
@@ -216,8 +227,8 @@ def _growth(folder: Path) -> Iterator[Figure]:
             float(np.median(tenth[-3:])),
             float(np.median(tenth[:3])),
             topic="backends",
-            what=f"{name}, rows 700,000 to 1,000,000",
-            against="rows 0 to 300,000",
+            what=f"{name}, last of {total:,} rows",
+            against="first rows",
             case="blocks of 128",
             unit="growth",
             target=1.25,

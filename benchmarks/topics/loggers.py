@@ -29,7 +29,7 @@ def _training_step() -> Figure:
     weights = jnp.asarray(np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32) / 512**0.5)
 
     def step(x: Any) -> Any:
-        for _ in range(6):
+        for _ in range(10):
             x = jnp.tanh(weights @ x)
         lox.log({f"k{i}": x[i, i] for i in range(8)}, step=0)
         return x

@@ -43,7 +43,7 @@ def _jax_tap() -> Figure:
 
     watched = jaxtap.verbose(programs.plain(step, FEW), on_step=ignore, select=select)
     samples = until_delivered({"tap": lox.tap(programs.marked(step, FEW), ignore), "jax-tap": watched}, x, seconds=4)
-    return samples.figure("tap", "jax-tap", topic="tap", case=f"matvec, 8 scalars, T={FEW}")
+    return samples.figure("tap", "jax-tap", topic="peers", case=f"matvec, 8 scalars, T={FEW}")
 
 
 def _jax_tqdm() -> Figure:
@@ -62,7 +62,7 @@ def _jax_tqdm() -> Figure:
             x,
             seconds=4,
         )
-    return samples.figure(f"tap(interval={EVERY})", "jax-tqdm", topic="tap", case=f"matvec, T={MANY}, every {EVERY}")
+    return samples.figure(f"tap(interval={EVERY})", "jax-tqdm", topic="peers", case=f"matvec, T={MANY}, every {EVERY}")
 
 
 def _oryx() -> Iterator[Figure]:

@@ -14,7 +14,7 @@ from benchmarks.harness import Figure, Samples, in_turns
 
 LENGTH = 10_000
 # Ten thousand debug callbacks take seconds: they are measured on fewer steps, and compared per step.
-FEW = 500
+FEW = {1: 500, 8: 500, 64: 50}
 
 
 def ignore(*logs: Any) -> None:
@@ -34,19 +34,19 @@ def _scalars(n: int, quick: bool) -> Iterator[Figure]:
     taps = {"tap": {}, "tap(batch=128)": {"batch": 128}}
     programs_ = {name: jax.jit(lox.tap(marked, ignore, **options)) for name, options in taps.items()}
     programs_["no logging"] = jax.jit(programs.plain(step, LENGTH))
-    samples = until_delivered(programs_, x, seconds=3 if quick else 4)
+    samples = until_delivered(programs_, x, seconds=2, per=LENGTH)
     case = f"matvec, {n} scalars, T={LENGTH}"
     tap_target, batch_target = (20, 1.6) if n == 8 else (None, None)
     yield samples.figure("tap", "no logging", topic="tap", case=case, target=tap_target, axis=("scalars", n))
     yield samples.figure("tap(batch=128)", "no logging", topic="tap", case=case, target=batch_target, axis=("scalars", n))
-    few = programs.marked(step, FEW)
+    few = programs.marked(step, FEW[n])
     programs_ = {name: jax.jit(lox.tap(few, ignore, **options)) for name, options in taps.items()}
-    programs_["jax.debug.callback"] = jax.jit(by_callback(step, FEW, jax.debug.callback))
+    programs_["jax.debug.callback"] = jax.jit(by_callback(step, FEW[n], jax.debug.callback))
     if not quick:
-        programs_["io_callback"] = jax.jit(by_callback(step, FEW, _io_callback))
-    samples = until_delivered(programs_, x, seconds=4)
-    case = f"matvec, {n} scalars, T={FEW}"
-    target = {"tap": 0.1, "tap(batch=128)": 0.01} if n == 8 else {"tap": 0.1, "tap(batch=128)": None}
+        programs_["io_callback"] = jax.jit(by_callback(step, FEW[n], _io_callback))
+    samples = until_delivered(programs_, x, seconds=3, rounds=5, per=FEW[n])
+    case = f"matvec, {n} scalars, T={FEW[n]}"
+    target = {"tap": 0.1, "tap(batch=128)": 0.01} if n == 8 else {"tap": 0.1 if n < 64 else None, "tap(batch=128)": None}
     for against in list(programs_)[2:]:
         for what in taps:
             yield samples.figure(what, against, topic="tap", case=case, target=target[what], axis=("scalars", n))
@@ -65,8 +65,8 @@ def _io_callback(fun: Callable[..., Any], logs: Any) -> None:
     jax.experimental.io_callback(fun, None, logs)
 
 
-def until_delivered(programs_: dict[str, Any], x: Any, seconds: float) -> Samples:
-    """The programs in turns, each until all of its records have arrived."""
+def until_delivered(programs_: dict[str, Any], x: Any, seconds: float, rounds: int = 9, per: int = 1) -> Samples:
+    """The programs in turns, each until all of its records have arrived; times are divided by ``per``."""
 
     def thunk(program: Any) -> Callable[[], Any]:
         def run() -> Any:
@@ -76,7 +76,7 @@ def until_delivered(programs_: dict[str, Any], x: Any, seconds: float) -> Sample
 
         return run
 
-    return in_turns({name: thunk(program) for name, program in programs_.items()}, seconds=seconds)
+    return in_turns({name: thunk(program) for name, program in programs_.items()}, seconds=seconds, rounds=rounds, per=dict.fromkeys(programs_, per))
 
 
 def _interval() -> Iterator[Figure]:
