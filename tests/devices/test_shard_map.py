@@ -1,0 +1,287 @@
+"""`shard_map` and `pmap`: each device has records of its own, and the mesh axes lead."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import lox
+from tests.devices.meshes import arriving, both_ways, mesh, on_each, put, shapes
+
+LINE, GRID = mesh(d=8), mesh(a=4, b=2)
+X = jnp.arange(16.0)
+
+
+def once(x):
+    total = jax.lax.psum(x.sum(), "d")
+    lox.log({"own": x.sum(), "total": total}, step=jnp.int32(3))
+    return x * total
+
+
+def scanned(x):
+    def body(c, i):
+        c = c + i
+        lox.log({"own": c.sum(), "mean": jax.lax.pmean(c.sum(), "d")}, step=i)
+        lox.log({"large": c.sum()}, where=c.sum() > 15)
+        return c, None
+
+    return jax.lax.scan(body, x, jnp.arange(4.0))[0]
+
+
+def looped(x):
+    def body(c):
+        c = c + 1
+        lox.log({"c": c.sum()})
+        return c
+
+    return jax.lax.while_loop(lambda c: c.sum() < 10, body, x)
+
+
+@pytest.fixture(params=[True, False], ids=["check_vma", "unchecked"])
+def line(request):
+    return on_each(LINE, P("d"), P("d"), check_vma=request.param)
+
+
+def test_values_lead_with_the_mesh_axis(line):
+    expected = X.reshape(8, 2).sum(1)
+    for fun in both_ways(line(once)):
+        for spooled in (lox.spool(fun), jax.jit(lox.spool(fun))):
+            out, logs = spooled(X)
+            np.testing.assert_array_equal(out, X * 120)
+            np.testing.assert_array_equal(logs["own"], expected)
+            np.testing.assert_array_equal(logs["total"], [120.0] * 8)
+            np.testing.assert_array_equal(logs.step["own"], [3] * 8)
+        (record,) = arriving(fun, X)
+        np.testing.assert_array_equal(record["own"], expected)
+        np.testing.assert_array_equal(record.step["total"], [3] * 8)
+
+
+@pytest.mark.parametrize(
+    "options, own, large",
+    [
+        ({}, (4, 8), (4, 8)),
+        ({"reduce": "mean"}, (8,), (8,)),
+        ({"interval": 2}, (2, 8), (2, 8)),
+        ({"capacity": 2}, (4, 8), (2, 8)),
+    ],
+)
+def test_records_come_first_and_then_the_mesh(line, options, own, large):
+    _, logs = lox.spool(jax.jit(line(scanned)), **options)(X)
+    assert shapes(logs) == {"own": own, "mean": own, "large": large}
+    by_device = X.reshape(8, 2).sum(1)
+    sums = np.asarray(by_device) + 2 * np.cumsum(np.arange(4.0))[:, None]
+    assert logs.counts["large"].tolist() == (-(-(sums > 15).sum(0) // options.get("interval", 1))).tolist()
+    if not options:
+        np.testing.assert_array_equal(logs["own"], sums)
+    if options.get("reduce"):
+        np.testing.assert_allclose(logs["own"], sums.mean(0))
+
+
+def test_dynamic_loops_on_devices(line):
+    counts = [5, 3, 1, 0, 0, 0, 0, 0]
+    for fun in both_ways(line(looped)):
+        _, logs = lox.spool(fun, capacity=3)(X)
+        assert logs["c"].shape == (3, 8)
+        assert logs.counts["c"].tolist() == counts
+        _, logs = lox.spool(fun, reduce="last")(X)
+        assert logs["c"].tolist() == [11, 11, 11, 0, 0, 0, 0, 0]
+        # Devices make different numbers of records, so that each delivers its own.
+        records = arriving(fun, X)
+        assert [record["c"].shape for record in records] == [(1,)] * sum(counts)
+        assert sorted(record["c"].item() for record in records) == [3, 5, 7, 7, 9, 9, 11, 11, 11]
+
+
+def test_a_tap_puts_the_devices_together_where_all_make_the_same_records(line):
+    _, logs = lox.spool(line(scanned), argnames=("own", "mean"))(X)
+    for options, rows in [({}, [0, 1, 2, 3]), ({"interval": 2}, [0, 2])]:
+        records = arriving(jax.jit(line(scanned)), X, argnames=("own", "mean"), **options)
+        np.testing.assert_array_equal([record["own"] for record in records], logs["own"][np.array(rows)])
+        np.testing.assert_array_equal([record.step["own"] for record in records], [[i] * 8 for i in rows])
+    records = arriving(jax.jit(line(scanned)), X, argnames="large")
+    # Not every device makes these.
+    assert {record["large"].shape for record in records} == {(1,)}
+    assert len(records) == lox.spool(line(scanned))(X)[1].counts["large"].sum()
+
+
+def test_a_batch_keeps_its_record_axis_on_devices(line):
+    records = arriving(jax.jit(line(scanned)), X, argnames="own", batch=3)
+    assert sum(len(record["own"]) for record in records) == 4
+    assert all(record["own"].shape[1:] == (8,) and record.stacked == {"own"} for record in records)
+
+
+def test_loops_outside_do_not_take_devices_apart():
+    @on_each(LINE, P("d"), P("d"))
+    def step(x):
+        lox.log({"x": x[0]})
+        return x + 1
+
+    fun = jax.jit(lambda x: jax.lax.while_loop(lambda x: x[0] < 3, step, x))
+    np.testing.assert_array_equal(
+        [record["x"] for record in arriving(fun, X)], X[::2] + np.arange(3)[:, None]
+    )
+
+
+def test_devices_that_take_different_branches():
+    @on_each(LINE, P("d"), P("d"))
+    def fun(x):
+        def even(x):
+            lox.log({"y": x.sum(), "z": x[0]})
+            return x
+
+        def odd(x):
+            lox.log({"y": -x.sum()})
+            lox.log({"z": x[0]})
+            return x
+
+        return jax.lax.cond(jax.lax.axis_index("d") % 2 == 0, even, odd, x)
+
+    y = [1, -5, 9, -13, 17, -21, 25, -29]
+    assert lox.spool(fun)(X)[1]["y"].tolist() == y
+    # No device waits for a record that the others do not make.
+    records = arriving(jax.jit(fun), X)
+    assert sorted(r["y"].item() for r in records if "y" in r) == sorted(y)
+    assert sorted(r["z"].item() for r in records if "z" in r) == X[::2].tolist()
+
+
+def test_several_mesh_axes():
+    x = jnp.arange(32.0).reshape(8, 4)
+
+    @on_each(GRID, P("a", "b"), P("a", "b"))
+    def fun(x):
+        lox.log({"corner": x[0, 0], "sum": jax.lax.psum(x[0, 0], "a")})
+        return x
+
+    for way in both_ways(fun):
+        _, logs = lox.spool(way)(x)
+        np.testing.assert_array_equal(logs["corner"], x[::2, ::2])
+        np.testing.assert_array_equal(logs["sum"], np.broadcast_to(x[::2, ::2].sum(0), (4, 2)))
+        (record,) = arriving(way, x)
+        np.testing.assert_array_equal(record["corner"], x[::2, ::2])
+
+
+@pytest.mark.parametrize("axis, spec, size", [("a", P("a"), 4), ("b", P(None, "b"), 2)])
+def test_axes_that_are_left_to_the_compiler_do_not_lead(axis, spec, size):
+    x = put(jnp.arange(32.0).reshape(8, 4), GRID, P("a", "b"))
+
+    @on_each(GRID, spec, spec, axis_names={axis})
+    def fun(x):
+        lox.log({"sum": x.sum(), "x": x * 2})
+        return x
+
+    _, logs = lox.spool(jax.jit(fun))(x)
+    assert logs["sum"].shape == (size,)
+    # What the compiler split stays split.
+    assert logs["x"].sharding.shard_shape(logs["x"].shape) == (1, 2, 2)
+    (record,) = arriving(jax.jit(fun), x)
+    np.testing.assert_array_equal(record["sum"], logs["sum"])
+    np.testing.assert_array_equal(record["x"], logs["x"])
+
+
+def test_shard_maps_inside_each_other():
+    def inner(x):
+        lox.log({"inner": x.sum()})
+        return x
+
+    def outer(x):
+        lox.log({"outer": x.sum()})
+        return jax.shard_map(inner, in_specs=P(None, "b"), out_specs=P(None, "b"), axis_names={"b"})(x)
+
+    fun = jax.jit(on_each(GRID, P("a"), P("a"), axis_names={"a"})(outer))
+    x = jnp.arange(32.0).reshape(8, 4)
+    with jax.set_mesh(GRID):
+        _, logs = lox.spool(fun)(x)
+        records = arriving(fun, x)
+    assert shapes(logs) == {"outer": (4,), "inner": (4, 2)}
+    np.testing.assert_array_equal(logs["inner"], x.reshape(4, 2, 2, 2).sum((1, 3)))
+    together = {key: value for record in records for key, value in record.items()}
+    assert len(records) == 2
+    np.testing.assert_array_equal(together["inner"], logs["inner"])
+    np.testing.assert_array_equal(together["outer"], logs["outer"])
+
+
+def test_gradients_through_and_inside():
+    @on_each(LINE, (P(), P("d")), P())
+    def loss(w, x):
+        y = jax.lax.psum(jnp.sum((x * w) ** 2), "d")
+        lox.log({"y": y, "own": x.sum()})
+        return y
+
+    w = jnp.float32(2.0)
+    for fun in both_ways(loss):
+        expected = jax.grad(fun)(w, X)
+        for gradient, logs in (jax.grad(lox.spool(fun), has_aux=True)(w, X), lox.spool(jax.grad(fun))(w, X)):
+            np.testing.assert_allclose(gradient, expected)
+            np.testing.assert_allclose(logs["y"], [4960.0] * 8)
+            np.testing.assert_allclose(logs["own"], X.reshape(8, 2).sum(1))
+        (record,) = arriving(jax.grad(fun), w, X)
+        np.testing.assert_allclose(record["own"], X.reshape(8, 2).sum(1))
+
+
+def test_training_with_a_gradient_on_each_device_in_a_scan():
+    @on_each(LINE, (P(), P("d")), P())
+    def step(w, x):
+        def loss(w):
+            y = jnp.sum((x * w) ** 2)
+            lox.log({"loss": y})
+            return y
+
+        gradient = jax.lax.pmean(jax.grad(loss)(w), "d")
+        lox.log({"gradient": gradient})
+        return w - 0.1 * gradient
+
+    def train(w, x):
+        return jax.lax.scan(lambda w, _: (step(w, x), None), w, None, length=3)[0]
+
+    _, logs = lox.spool(jax.jit(train))(jnp.float32(1.0), X / 16)
+    assert shapes(logs) == {"loss": (3, 8), "gradient": (3, 8)}
+    records = arriving(jax.jit(train), jnp.float32(1.0), X / 16)
+    assert [list(record) for record in records] == [["loss"], ["gradient"]] * 3
+    np.testing.assert_array_equal([record["loss"] for record in records[::2]], logs["loss"])
+
+
+def test_lanes_and_devices():
+    @on_each(LINE, P("d"), P("d"))
+    def fun(x):
+        lox.log({"x": x.sum()})
+        return x
+
+    x = jnp.arange(48.0).reshape(3, 16)
+    expected = x.reshape(3, 8, 2).sum(-1)
+    np.testing.assert_array_equal(jax.vmap(lox.spool(fun))(x)[1]["x"], expected)
+    np.testing.assert_array_equal(lox.spool(jax.vmap(fun))(x)[1]["x"], expected.T)
+    got = []
+    jax.vmap(lox.tap(jax.jit(fun), got.append))(x)
+    jax.effects_barrier()
+    np.testing.assert_array_equal([record["x"] for record in got], expected)
+
+
+def test_transformations_inside_are_those_of_one_device(line):
+    def plain(x):
+        lox.log({"x": x.sum()})
+        return x
+
+    def spooled(x):
+        return lox.spool(plain)(x)[1]["x"][None]
+
+    np.testing.assert_array_equal(line(spooled)(X), X.reshape(8, 2).sum(1))
+    got = []
+    jax.jit(line(lox.tap(plain, got.append)))(X)
+    jax.effects_barrier()
+    assert sorted(record["x"].item() for record in got) == X.reshape(8, 2).sum(1).tolist()
+
+
+def test_pmap():
+    def fun(x):
+        total = jax.lax.psum(x, "i")
+        lox.log({"x": x.sum(), "total": total.sum()})
+        return x + total
+
+    mapped, x = jax.pmap(fun, axis_name="i"), X.reshape(8, 2)
+    out, logs = lox.spool(mapped)(x)
+    np.testing.assert_array_equal(out, mapped(x))
+    np.testing.assert_array_equal(logs["x"], x.sum(1))
+    (record,) = arriving(mapped, x)
+    np.testing.assert_array_equal(record["total"], [120.0] * 8)
+    _, logs = jax.pmap(lox.spool(fun), axis_name="i")(x)
+    np.testing.assert_array_equal(logs["x"], x.sum(1))

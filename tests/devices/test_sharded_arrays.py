@@ -1,0 +1,122 @@
+"""Arrays that are split between devices, in programs that speak of whole values: `jit`, automatic and explicit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import lox
+from tests.devices.meshes import arriving, mesh, put
+
+X = jnp.arange(3 * 16 * 4, dtype=jnp.float32).reshape(3, 16, 4) / 100
+MODES = [AxisType.Auto, AxisType.Explicit]
+
+
+def train(w, xs):
+    """A replicated number and a value that is split, in each of three steps."""
+
+    def step(w, x):
+        errors = x @ w
+        loss = jnp.mean(errors**2)
+        lox.log({"loss": loss, "errors": errors}, step=jnp.int32(x.shape[0]))
+        return w * 0.9, loss
+
+    return jax.lax.scan(step, w, xs)
+
+
+def count_up(x):
+    """A dynamic number of records of a split value."""
+
+    def body(c):
+        c = c + 1
+        lox.log({"c": c, "total": c.sum()})
+        return c
+
+    return jax.lax.while_loop(lambda c: c.sum() < 200, body, x)
+
+
+@pytest.fixture(params=MODES, ids=["auto", "explicit"])
+def devices(request):
+    made = mesh(request.param, d=8)
+    with jax.set_mesh(made):
+        yield made
+
+
+@pytest.fixture
+def split(devices):
+    return put(X, devices, P(None, "d"))
+
+
+def test_spool_gives_what_one_device_gives(split):
+    w = jnp.ones(4)
+    out, expected = lox.spool(train)(w, X)
+    for spooled in (lox.spool(train), lox.spool(jax.jit(train)), jax.jit(lox.spool(train))):
+        (last, losses), logs = spooled(w, split)
+        np.testing.assert_allclose(logs["loss"], expected["loss"], rtol=1e-5)
+        np.testing.assert_allclose(logs["errors"], expected["errors"], rtol=1e-5)
+        np.testing.assert_allclose(losses, out[1], rtol=1e-5)
+        assert logs.step["loss"].tolist() == [16] * 3
+
+
+def test_spooled_logs_keep_the_sharding_of_the_program(split):
+    _, logs = jax.jit(lox.spool(train))(jnp.ones(4), split)
+    assert logs["loss"].sharding.is_fully_replicated
+    assert logs["errors"].sharding.shard_shape((3, 16)) == (3, 2)
+
+
+@pytest.mark.parametrize("options", [{"reduce": "mean"}, {"reduce": ("max", "last")}, {"interval": 2}])
+def test_bounded_logs_keep_it_too(split, options):
+    _, expected = lox.spool(train, **options)(jnp.ones(4), X)
+    _, logs = jax.jit(lox.spool(train, **options))(jnp.ones(4), split)
+    for ours, theirs in zip(jax.tree.leaves(dict(logs)), jax.tree.leaves(dict(expected)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    for leaf in jax.tree.leaves(logs["errors"]):
+        assert leaf.sharding.shard_shape(leaf.shape)[-1] == 2
+
+
+def test_a_dynamic_number_of_records(devices):
+    x = put(jnp.arange(16.0), devices, P("d"))
+    _, logs = jax.jit(lox.spool(count_up, capacity=3))(x)
+    assert logs.counts["c"] == 5
+    np.testing.assert_array_equal(logs["c"], np.arange(16.0) + np.array([[3], [4], [5]]))
+    assert len(arriving(jax.jit(count_up), x)) == 5
+
+
+def test_a_tapped_record_arrives_once_and_whole(split):
+    expected = lox.spool(train)(jnp.ones(4), X)[1]
+    for tapped in (train, jax.jit(train)):
+        records = arriving(tapped, jnp.ones(4), split)
+        assert [type(record["errors"]) for record in records] == [np.ndarray] * 3
+        for i, record in enumerate(records):
+            np.testing.assert_allclose(record["errors"], expected["errors"][i], rtol=1e-5)
+            np.testing.assert_allclose(record["loss"], expected["loss"][i], rtol=1e-5)
+
+
+def test_batches_and_intervals_of_split_values(split):
+    records = arriving(jax.jit(train), jnp.ones(4), split, batch=2)
+    assert [record["errors"].shape for record in records] == [(2, 16), (1, 16)]
+    records = arriving(jax.jit(train), jnp.ones(4), split, interval=2)
+    assert [record["errors"].shape for record in records] == [(16,)] * 2
+
+
+def test_order_cannot_be_promised_on_several_devices(split):
+    with pytest.raises(lox.LoxError, match="ordered=True cannot be kept on more than one device"):
+        arriving(jax.jit(train), jnp.ones(4), split, ordered=True)
+
+
+def test_lanes_that_are_split_between_devices():
+    devices = mesh(d=8)
+
+    def f(x):
+        lox.log({"x": x.sum()})
+        return x * 2
+
+    x = put(jnp.arange(32.0).reshape(8, 4), devices, P("d"))
+    _, logs = jax.jit(jax.vmap(lox.spool(f), spmd_axis_name="d"))(x)
+    assert logs["x"].sharding.shard_shape((8,)) == (1,)
+    got = []
+    jax.jit(jax.vmap(lox.tap(f, got.append), spmd_axis_name="d"))(x)
+    jax.effects_barrier()
+    np.testing.assert_array_equal([record["x"] for record in got], logs["x"])
