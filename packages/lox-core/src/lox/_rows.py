@@ -8,7 +8,7 @@ Arrays that several keys share (the steps of their record) are one leaf.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -52,10 +52,15 @@ class Rows(dict[str, tuple[Chunk, ...]]):
         for key, chunks in other.items():
             self[key] = (*self.get(key, ()), *chunks)
 
-    def stack(self) -> Rows:
-        """At most one chunk per key: what a loop body returns."""
+    def stack(self, looped: Collection[str] = ()) -> Rows:
+        """At most one chunk per key, what a loop body or a branch returns; for keys in ``looped`` with a record axis."""
         join = SharedJoin()
-        return Rows({key: (chunks[0] if len(chunks) == 1 else join(chunks),) for key, chunks in self.items()})
+
+        def one(key: str, chunks: tuple[Chunk, ...]) -> Chunk:
+            as_it_is = len(chunks) == 1 and (key not in looped or chunks[0].length is not None)
+            return chunks[0] if as_it_is else join(chunks)
+
+        return Rows({key: (one(key, chunks),) for key, chunks in self.items()})
 
     def map_stacked(self, change: Callable[[Array], Array], length: Callable[[Chunk], int]) -> Rows:
         """Apply ``change`` to every distinct array."""
@@ -78,7 +83,7 @@ class SharedJoin:
     """Joins chunks along the record axis; keys whose chunks share their steps share the joined steps."""
 
     def __init__(self) -> None:
-        self._joined: dict[tuple[int, ...], Array] = {}
+        self._joined: dict[Any, Array] = {}
 
     def __call__(self, chunks: tuple[Chunk, ...]) -> Chunk:
         columns = zip(*(chunk.arrays() for chunk in chunks), strict=True)
@@ -87,7 +92,8 @@ class SharedJoin:
         return chunks[0].replace(arrays, sum(chunk.rows for chunk in chunks))
 
     def _join(self, column: tuple[Array, ...], lengths: tuple[int | None, ...]) -> Array:
-        label = tuple(map(id, column))
+        # Not the arrays alone: one can be both a record and a stack of them.
+        label = (tuple(map(id, column)), lengths)
         if label not in self._joined and all(isinstance(x, np.ndarray) for x in column):
             parts = [x[None] if length is None else x for x, length in zip(column, lengths, strict=True)]
             self._joined[label] = np.concatenate(parts)

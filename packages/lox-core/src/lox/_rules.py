@@ -105,6 +105,9 @@ def _run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         params["donated_invars"],
         params["in_shardings"],
         params["out_shardings"],
+        params["keep_unused"],
+        params["inline"],
+        params["compiler_options_kvs"],
     )
 
     def wrap(evaluate: Callable[..., Any]) -> Any:
@@ -131,8 +134,10 @@ def _run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
 
 def _run_checkpoint(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
     params = eqn.params
-    wrap = functools.partial(jax.checkpoint, prevent_cse=params["prevent_cse"], policy=params["policy"])
-    return call_through(collector, frame, params["jaxpr"], wrap, (id(params["jaxpr"]), "checkpoint"), invals)
+    options = {"prevent_cse": params["prevent_cse"], "policy": params["policy"]}
+    wrap = functools.partial(jax.checkpoint, **options)
+    label = (id(params["jaxpr"]), "checkpoint", *options.values())
+    return call_through(collector, frame, params["jaxpr"], wrap, label, invals)
 
 
 # --- loops -----------------------------------------------------------------------------------------------------------
@@ -200,13 +205,14 @@ def _is_scalar_code(jaxpr: Any) -> bool:
 
 def _flatten_iterations(rows: Rows, length: int, reverse: bool) -> Rows:
     """Rows with the iterations leading become rows in the order in which the program made them."""
-    seen: dict[int, Array] = {}
+    seen: dict[tuple[int, int | None], Array] = {}
 
     def once(array: Array, k: int | None) -> Array:
-        if id(array) not in seen:
+        # One array can be both: a record, and the records of a loop over it that JAX handed on.
+        if (id(array), k) not in seen:
             turned = jax.lax.rev(array, (0,)) if reverse else array
-            seen[id(array)] = turned if k is None else jax.lax.reshape(turned, (length * k, *array.shape[2:]))
-        return seen[id(array)]
+            seen[id(array), k] = turned if k is None else jax.lax.reshape(turned, (length * k, *array.shape[2:]))
+        return seen[id(array), k]
 
     return Rows(
         {
@@ -259,13 +265,14 @@ def _run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     numbers = frozenset[int]().union(*(collector.stores_in(branch, folds=True) for branch in branches))
     collector.settle(frame, numbers)
     shapes: list[Rows] = []
+    looped = {key for key, usage in _cond_usages(eqn, collector.survey).items() if usage.looped}
 
     def make(i: int) -> Callable[..., Any]:
         def branch(state: Any, *args: Array) -> Any:
             alive = frame.alive & (index == i) if collector.tracks_lanes else frame.alive
             inner = Frame(frame.context(numbers, state=state, alive=alive))
             outs = collector.body(branches[i], list(args), inner)
-            rows = inner.rows.stack()
+            rows = inner.rows.stack(looped)
             shapes.append(rows)
             # Plain lists: the branches must agree in structure, also where their keys share steps differently.
             return outs, inner.state, {key: rows[key][0].arrays() for key in sorted(rows)}
