@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,11 +44,22 @@ class Form:
         return logdict._make(values, steps, counts, names, dict.fromkeys(names))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class PerRecord:
-    """Hands each lane's records to a callback, in lane order."""
+    """Hands each lane's records to a callback, in lane order. Equal only where the callback is the same one."""
 
     callback: Callable[[logdict], Any]
+
+    def _identity(self) -> Any:
+        # A method is a new object each time it is looked up; two are equal if their objects are the same.
+        is_method = isinstance(self.callback, (types.MethodType, types.BuiltinMethodType))
+        return self.callback if is_method else id(self.callback)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerRecord) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
 
     def __call__(self, delivery: Delivery) -> None:
         for _, logs in delivery.split():
