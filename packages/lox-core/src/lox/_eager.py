@@ -47,17 +47,20 @@ class EagerProgram:
             places[var] = len(places)
         self._consts = list(consts)
         self._steps: list[tuple[Callable[..., Any], list[int], list[int], list[int]]] = []
-        last_use = {}
+        last_use: dict[Any, int] = {}
         for i, eqn in enumerate(body.eqns):
             for atom in eqn.invars:
                 if not isinstance(atom, compat.Literal):
                     last_use[atom] = i
+        last_used: dict[int, list[Any]] = {}
+        for var, last in last_use.items():
+            last_used.setdefault(last, []).append(var)
         kept = {atom for atom in body.outvars if not isinstance(atom, compat.Literal)}
         for i, eqn in enumerate(body.eqns):
             inputs = [places[atom] for atom in eqn.invars if not isinstance(atom, compat.Literal)]
             for var in eqn.outvars:
                 places[var] = len(places)
-            dead = [places[var] for var, last in last_use.items() if last == i and var not in kept]
+            dead = [places[var] for var in last_used.get(i, ()) if var not in kept]
             dead += [places[var] for var in eqn.outvars if var not in last_use and var not in kept]
             self._steps.append((_compiled(eqn), inputs, [places[var] for var in eqn.outvars], dead))
         self._outs = [atom.val if isinstance(atom, compat.Literal) else None for atom in body.outvars]

@@ -42,11 +42,10 @@ class Traced:
 
 
 def is_array(leaf: Any) -> bool:
-    return (
-        isinstance(leaf, (jax.Array, np.ndarray, np.generic))
-        and leaf.dtype != object
-        and not (isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "USVMm")
-    )
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        # bfloat16 and its like are of kind "V" for numpy, as records are.
+        return leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, np.number)
+    return isinstance(leaf, jax.Array)
 
 
 class Signature:
@@ -101,9 +100,14 @@ def trace(fun: Callable[..., Any], signature: Signature, *, marks: bool = True) 
 
     def rebuild(arrays: list[Array]) -> Any:
         rest = iter(arrays)
-        return tree.unflatten([next(rest) if d else leaf for d, leaf in zip(dynamic, static, strict=True)])
+        return tree.unflatten([next(rest) if d else _fresh(leaf) for d, leaf in zip(dynamic, static, strict=True)])
 
     return Traced(jaxpr, rebuild)
+
+
+def _fresh(leaf: Any) -> Any:
+    """A numpy array can be written to: the next call must not see that."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 class Program:
@@ -136,6 +140,8 @@ class Program:
             self._eager = self._eager or EagerProgram(jaxpr)
             flat = self._eager(*operands, *arrays)
         for i, constant in constants.items():
+            if constant.is_deleted():  # donated by whom it was returned to
+                constant = constants[i] = _literal_array(jaxpr.jaxpr.outvars[i])
             flat[i] = constant
         return self._traced.rebuild(flat[:num_outs]), tree.unflatten(flat[num_outs:])
 
@@ -150,12 +156,14 @@ class Program:
 
         jaxpr = jax.make_jaxpr(flat)(operands, *arrays)
         # A constant output is a literal of the jaxpr.
-        literals: dict[int, Any] = {
-            i: atom for i, atom in enumerate(jaxpr.jaxpr.outvars) if isinstance(atom, compat.Literal)
-        }
-        with jax.ensure_compile_time_eval():
-            constants = {i: jnp.asarray(literal.val, literal.aval.dtype) for i, literal in literals.items()}
+        atoms = enumerate(jaxpr.jaxpr.outvars)
+        constants = {i: _literal_array(atom) for i, atom in atoms if isinstance(atom, compat.Literal)}
         return jaxpr, *trees, constants
+
+
+def _literal_array(literal: Any) -> Array:
+    with jax.ensure_compile_time_eval():
+        return jnp.asarray(literal.val, literal.aval.dtype)
 
 
 def _as_arrays(leaves: list[Any]) -> list[Array]:
