@@ -90,7 +90,7 @@ def log_grad(
             raise LogTypeError(
                 f"lox.log_grad at {record.mark.site}: {name!r} has a value of dtype {value.dtype}, it has no gradient"
             )
-    return jax.tree.structure(x).unflatten(watch_p.bind(*values, *others, mark=record.mark))
+    return jax.tree.structure(x).unflatten(watch_p.bind(*values, *others, mark=record.mark, spread=True))
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------

@@ -126,6 +126,8 @@ compat.keep_in_loops(log_p)
 
 # --- watch_p: the identity whose transpose is a mark -----------------------------------------------------------------
 # operands: the leaves of one value (linear), then `where` if masked, and the steps.
+# spread: under vmap each lane has a cotangent of its own, also where the value is the same in all. Not so for the primal
+# results of a jvp: whoever differentiates forward in lanes (jacfwd, hessian) counts on those being the same in all.
 
 watch_p = compat.Primitive("lox_log_grad")
 watch_p.multiple_results = True
@@ -135,30 +137,33 @@ def _values(mark: Mark) -> int:
     return mark.trees[0].num_leaves
 
 
-watch_p.def_impl(lambda *operands, mark: list(operands[: _values(mark)]))
-watch_p.def_abstract_eval(lambda *avals, mark: list(avals[: _values(mark)]))
-compat.define_lowering(watch_p, lambda ctx, *operands, mark: list(operands[: _values(mark)]))
+watch_p.def_impl(lambda *operands, mark, spread: list(operands[: _values(mark)]))
+watch_p.def_abstract_eval(lambda *avals, mark, spread: list(avals[: _values(mark)]))
+compat.define_lowering(watch_p, lambda ctx, *operands, mark, spread: list(operands[: _values(mark)]))
 
 
-def _watch_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> Any:
+def _watch_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark, spread: bool) -> Any:
+    if not spread and all(dim is None for dim in dims):
+        return watch_p.bind(*operands, mark=mark, spread=False), [None] * _values(mark)
     if not marks_are_wanted():  # its record, if any, was taken inside the vmap: the identity is left
         return list(operands[: _values(mark)]), list(dims[: _values(mark)])
     _check_where_unbatched(mark, dims[_values(mark)] if mark.masked else None)
     moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
     if mark.masked:
         moved[_values(mark)] = operands[_values(mark)]
-    return watch_p.bind(*moved, mark=mark), [0] * _values(mark)
+    return watch_p.bind(*moved, mark=mark, spread=spread), [0] * _values(mark)
 
 
-def _watch_jvp(primals: Any, tangents: Any, *, mark: Mark) -> Any:
+def _watch_jvp(primals: Any, tangents: Any, *, mark: Mark, spread: bool) -> Any:
     values, others = tangents[: _values(mark)], primals[_values(mark) :]
-    outs = watch_p.bind(*primals, mark=mark)
+    outs = watch_p.bind(*primals, mark=mark, spread=False)
     if all(map(compat.is_zero_tangent, values)):
         return outs, values
-    return outs, watch_p.bind(*map(compat.instantiate_zeros, values), *others, mark=mark)
+    return outs, watch_p.bind(*map(compat.instantiate_zeros, values), *others, mark=mark, spread=spread)
 
 
-def _watch_transpose(cotangents: Any, *operands: Any, mark: Mark) -> Any:
+def _watch_transpose(cotangents: Any, *operands: Any, mark: Mark, spread: bool) -> Any:
+    del spread
     others = operands[_values(mark) :]
     if marks_are_wanted():
         log_p.bind(*others, *map(compat.instantiate_zeros, cotangents), mark=mark)
