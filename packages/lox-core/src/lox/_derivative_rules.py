@@ -22,6 +22,7 @@ from lox import _jax_compat as compat
 from lox._collect import Collector, Context, Frame
 from lox._errors import ConflictError
 from lox._mark import marking
+from lox._rows import Chunk, Rows
 
 Array = Any
 
@@ -36,23 +37,63 @@ def _evaluate_rule(
     collector: Collector, rule: Any, primal: Any, context: Context, args: list[Array], primal_args: Any
 ) -> Any:
     """The results of a rule, and records that have the structure of the function's."""
-    if not collector.survey.is_marked(rule):
+    if not collector.survey(rule).usages:
         outs, _ = evaluate_call(collector, rule, context, args)
         return outs, evaluate_call(collector, primal, context, primal_args)[1]
-    outs, recorded = evaluate_call(collector, rule, context, args)
-    expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, primal_args)[1])
-    if jax.tree.structure(recorded) != jax.tree.structure(expected):
+    outs, (state, rows) = evaluate_call(collector, rule, context, args)
+    expected_state, expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, primal_args)[1])
+    fitting = _fit(rows, expected)
+    if fitting is None or jax.tree.structure(state) != jax.tree.structure(expected_state):
         raise ConflictError(
             "lox: a derivative rule records something else than its function "
-            f"({_describe(recorded[1])} instead of {_describe(expected[1])}), and the logs of the function were asked "
+            f"({_describe(rows)} instead of {_describe(expected)}), and the logs of the function were asked "
             "for: let both record the same, or transform the differentiated function, spool(grad(f)) instead of "
             "grad(spool(f))"
         )
-    return outs, jax.tree.map(lambda x, like: x.astype(like.dtype), recorded, expected)
+    return outs, (jax.tree.map(lambda x, like: x.astype(like.dtype), state, expected_state), fitting)
 
 
-def _describe(rows: Any) -> str:
-    return ", ".join(f"{key!r} x {sum(chunk.rows for chunk in chunks)}" for key, chunks in rows.items()) or "nothing"
+def _fit(rows: Rows, expected: Rows) -> Rows | None:
+    """``rows`` with the order of keys, the types and the shared arrays of ``expected``; None if they are others."""
+    if _outline(rows) != _outline(expected):
+        return None
+    arrays: dict[int, Array] = {}
+    for key, chunks in expected.items():
+        for chunk, like in zip(rows[key], chunks, strict=True):
+            for array, place in zip(chunk.arrays(), like.arrays(), strict=True):
+                if arrays.setdefault(id(place), array) is not array:
+                    return None
+    used: set[int] = set()
+
+    def take(place: Any) -> Array:
+        array = arrays[id(place)]
+        # What is one array here and two there has to become two.
+        array = jnp.copy(array) if id(array) in used else array
+        used.add(id(array))
+        return array.astype(place.dtype)
+
+    return jax.tree.map(take, expected)
+
+
+def _outline(rows: Rows) -> dict[str, Any]:
+    return {
+        key: [
+            (chunk.length, tuple(axis for axis, _ in chunk.steps), [np.shape(array) for array in chunk.arrays()])
+            for chunk in chunks
+        ]
+        for key, chunks in rows.items()
+    }
+
+
+def _describe(rows: Rows) -> str:
+    return ", ".join(map(_describe_key, rows.items())) or "nothing"
+
+
+def _describe_key(item: tuple[str, tuple[Chunk, ...]]) -> str:
+    key, chunks = item
+    shapes = {np.shape(leaf)[int(chunk.length is not None) :] for chunk in chunks for leaf in chunk.leaves}
+    of_shape = "" if shapes == {()} else f" of shape {' and '.join(map(str, sorted(shapes)))}"
+    return f"{key!r} x {sum(chunk.rows for chunk in chunks)}{of_shape}"
 
 
 def prepare_call(collector: Collector, frame: Frame, jaxpr: Any) -> Context:

@@ -122,6 +122,12 @@ class Spooler(Collector):
 
 def _fold_pending(group: Group, state: Any, rows: Rows) -> Any:
     pending = [rows.get(plan.key, ()) for plan in group.keys]
+    if len(set(map(len, pending))) > 1:
+        keys = ", ".join(repr(plan.key) for plan in group.keys)
+        raise ConflictError(
+            f"lox.spool: {keys} are recorded together by a function, but not by its derivative rule: let both record "
+            "the same, or transform the differentiated function, spool(grad(f)) instead of grad(spool(f))"
+        )
     for chunks in zip(*pending, strict=True):
         leaves = [leaf for chunk in chunks for leaf in chunk.leaves]
         steps = [step for _, step in chunks[0].steps]
