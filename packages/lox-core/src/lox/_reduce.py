@@ -102,12 +102,15 @@ class _Running:
         count = self.count + 1
         # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last
         # place.
-        step = ((value - high) - low) / lax.convert_element_type(count, _real(high.dtype)) + low
+        number = lax.convert_element_type(count, _real(high.dtype))
+        step = ((value - high) - low) / number + low
         new_high = high + step
         # Where it is no longer finite, the differences would turn inf into nan.
         finite = jnp.isfinite(new_high)
+        # Two large values of different signs: their difference overflows, their mean does not.
+        apart = high + (value / number - high / number)
         new_low = lax.select(finite, step - (new_high - high), jnp.zeros_like(step))
-        new_high = lax.select(finite, new_high, high + value)
+        new_high = lax.select(finite, new_high, lax.select(jnp.isfinite(apart), apart, high + value))
         return _Running(count, _join(new_high, new_low), self.dtype)
 
     def value(self) -> Array:
