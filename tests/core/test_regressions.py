@@ -1,0 +1,228 @@
+"""Programs that once went wrong, each as small as it gets."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lox
+
+X = jnp.float32(3.0)
+
+# --- records and stacks of them --------------------------------------------------------------------------------------
+
+
+def log_whole_and_elements(xs):
+    lox.log({"whole": xs})
+    jax.lax.map(lambda x: lox.log({"element": x})["element"], xs)
+
+
+def test_an_array_that_is_a_record_and_the_records_of_a_loop_over_it_inside_a_loop():
+    def f(xss):
+        jax.lax.map(log_whole_and_elements, xss)
+
+    logs = lox.spool(f)(jnp.arange(6).reshape(2, 3))[1]
+    assert logs["whole"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert logs["element"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_array_that_is_a_record_and_the_records_of_a_loop_over_it_twice():
+    def f(xs):
+        log_whole_and_elements(xs)
+        log_whole_and_elements(xs)
+
+    logs = lox.spool(f)(jnp.arange(3))[1]
+    assert logs["whole"].tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert logs["element"].tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_one_record_in_a_branch_and_a_loop_of_one_in_the_other(flag):
+    def record(x):
+        lox.log({"x": x}, step=1)
+        return x
+
+    def f(flag, x):
+        return jax.lax.cond(flag, record, lambda x: jax.lax.fori_loop(0, 1, lambda i, x: record(x + 1), x), x)
+
+    logs = jax.jit(lox.spool(f))(flag, X)[1]
+    assert logs["x"].tolist() == [3.0 if flag else 4.0]
+    assert logs.step["x"].tolist() == [1]
+    assert "x" in logs.stacked
+
+
+# --- what is remembered between calls --------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Gather:
+    """Equal to every other one of its name."""
+
+    name: str
+    got: list = dataclasses.field(compare=False, default_factory=list)
+
+    def __call__(self, logs):
+        self.got.append(float(logs["x"]))
+
+
+@dataclasses.dataclass
+class GatherUnhashable:
+    got: list
+
+    def __call__(self, logs):
+        self.got.append(float(logs["x"]))
+
+
+def log_x(x):
+    lox.log({"x": x})
+    return x
+
+
+def test_equal_callbacks_are_not_the_same_callback():
+    first, second = Gather("name"), Gather("name")
+    for wrap in (lambda f: f, jax.jit):
+        lox.tap(wrap(log_x), first)(jnp.float32(1.0))
+        lox.tap(wrap(log_x), second)(jnp.float32(2.0))
+        jax.effects_barrier()
+    assert first.got == [1.0, 1.0]
+    assert second.got == [2.0, 2.0]
+
+
+def test_a_callback_need_not_be_hashable():
+    callback = GatherUnhashable([])
+    jax.jit(lox.tap(log_x, callback))(X)
+    jax.effects_barrier()
+    assert callback.got == [3.0]
+
+
+def test_writing_to_a_returned_numpy_array_changes_no_later_call():
+    spooled = lox.spool(lambda x: (x, np.zeros(2)))
+    spooled(X)[0][1][:] = 1.0
+    assert spooled(X)[0][1].tolist() == [0.0, 0.0]
+
+
+def test_donating_a_constant_log_breaks_no_later_call():
+    def f(x):
+        lox.log({"rate": 0.5})
+        return x
+
+    spooled = lox.spool(f)
+    spooled(X)[1]["rate"].delete()
+    assert float(spooled(X)[1]["rate"]) == 0.5
+
+
+def test_numpy_arrays_of_other_floats_are_traced_once():
+    seen = []
+
+    def f(x):
+        seen.append(x)
+        return x
+
+    spooled = lox.spool(f)
+    for _ in range(2):
+        assert spooled(np.ones(2, ml_dtypes.bfloat16))[0].dtype == jnp.bfloat16
+    assert len(seen) == 1
+
+
+def test_checkpoints_of_one_function_keep_their_own_policies():
+    policy = jax.checkpoint_policies.everything_saveable
+
+    def f(x):
+        return jax.checkpoint(log_x, policy=policy)(x) + jax.checkpoint(log_x)(x)
+
+    jaxpr = jax.make_jaxpr(lox.spool(f))(X)
+    assert [eqn.params["policy"] for eqn in jaxpr.eqns if "policy" in eqn.params] == [policy, None]
+
+
+def test_jits_of_one_function_keep_their_own_options():
+    def f(x):
+        return jax.jit(log_x, keep_unused=True)(x) + jax.jit(log_x)(x)
+
+    jaxpr = jax.make_jaxpr(lox.spool(f))(X)
+    assert [eqn.params["keep_unused"] for eqn in jaxpr.eqns if eqn.primitive.name == "jit"] == [True, False]
+
+
+# --- derivatives -----------------------------------------------------------------------------------------------------
+
+
+def square_with_rule(record, record_in_rule):
+    @jax.custom_jvp
+    def square(x):
+        record(x)
+        return x**2
+
+    @square.defjvp
+    def _(primals, tangents):
+        (x,), (dx,) = primals, tangents
+        record_in_rule(x)
+        return x**2, 2 * x * dx
+
+    return square
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_a_rule_may_record_the_keys_of_its_function_in_another_order(wrap):
+    def backwards(x):
+        lox.log({"b": x})
+        lox.log({"a": x})
+
+    square = square_with_rule(lambda x: lox.log({"a": x, "b": x}), backwards)
+    gradient, logs = wrap(jax.grad(lox.spool(square), has_aux=True))(X)
+    assert float(gradient) == 6.0
+    assert {key: float(value) for key, value in logs.items()} == {"a": 3.0, "b": 3.0}
+
+
+def test_marks_of_a_rule_that_are_not_selected_leave_the_records_to_the_function():
+    square = square_with_rule(lambda x: lox.log({"a": x}), lambda x: lox.log({"rule": x}))
+    gradient, logs = jax.grad(lox.spool(square, argnames="a"), has_aux=True)(X)
+    assert float(gradient) == 6.0
+    assert {key: float(value) for key, value in logs.items()} == {"a": 3.0}
+
+
+def test_a_rule_that_records_other_shapes_or_fewer_keys_is_named():
+    square = square_with_rule(lambda x: lox.log({"a": x}), lambda x: lox.log({"a": jnp.stack([x, x])}))
+    with pytest.raises(lox.LoxError, match=r"'a' x 1 of shape \(2,\) instead of 'a' x 1"):
+        jax.grad(lox.spool(square), has_aux=True)(X)
+
+    def loop(*keys):
+        return lambda x: jax.lax.map(lambda i: [lox.log({key: x}) for key in keys] and i, jnp.arange(2))
+
+    square = square_with_rule(loop("a", "b"), loop("a"))
+    with pytest.raises(lox.LoxError, match="'a', 'b' are recorded together by a function, but not by its derivative"):
+        jax.grad(lox.spool(square, reduce="sum"), has_aux=True)(X)
+
+
+def test_log_grad_in_forward_mode():
+    def f(x):
+        return (lox.log_grad(x, "dx") ** 3).sum()
+
+    x = jnp.array([1.0, 2.0])
+    assert lox.spool(jax.jacfwd(f))(x)[0].tolist() == [3.0, 12.0]
+    hessian, logs = lox.spool(jax.hessian(f))(x)
+    assert hessian.tolist() == [[6.0, 0.0], [0.0, 12.0]]
+    assert logs["dx"].reshape(-1, 2).tolist() == [[3.0, 12.0]] * 2
+
+
+def test_log_grad_of_a_value_that_all_lanes_share_is_one_cotangent_for_each_lane():
+    def f(w):
+        return jax.vmap(lambda x: lox.log_grad(w, "dw") * x)(jnp.arange(3.0)).sum()
+
+    for wrapped in (jax.grad(f), jax.grad(jax.jit(f))):
+        assert lox.spool(wrapped)(X)[1]["dw"].tolist() == [0.0, 1.0, 2.0]
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_mean_of_large_numbers_of_different_signs():
+    big = np.float32(3e38)
+    logs = lox.logdict({"x": np.array([big, big, -big])}, stacked=["x"]).reduce("mean")
+    np.testing.assert_allclose(logs["x"], 1e38, rtol=1e-6)
+    for values in ([np.inf, 1.0], [1.0, np.inf]):
+        assert lox.logdict({"x": np.float32(values)}, stacked=["x"]).reduce("mean")["x"] == np.inf
+    assert np.isnan(lox.logdict({"x": np.float32([np.inf, -np.inf])}, stacked=["x"]).reduce("mean")["x"])
