@@ -1,8 +1,8 @@
 """PPO on a pole that wants to fall, from many seeds in one compiled program, to TensorBoard while it runs.
 
-    pip install optax lox-tensorboard tensorboard
-    python examples/ppo_seeds.py
-    tensorboard --logdir runs
+pip install optax lox-tensorboard tensorboard
+python examples/ppo_seeds.py
+tensorboard --logdir runs
 """
 
 import argparse
@@ -46,9 +46,7 @@ def step_env(key, env, action):
 def init_params(key, width=64):
     keys = jax.random.split(key, 3)
     sizes = [(4, width, 0.5), (width, 2, 0.01), (width, 1, 0.1)]
-    return [
-        (scale * jax.random.normal(k, (n, m)), jnp.zeros(m)) for k, (n, m, scale) in zip(keys, sizes, strict=True)
-    ]
+    return [(scale * jax.random.normal(k, (n, m)), jnp.zeros(m)) for k, (n, m, scale) in zip(keys, sizes, strict=True)]
 
 
 def policy(params, state):

@@ -1,6 +1,6 @@
 """The quick start as a script: mark values, get them back, watch them, save them, and train eight seeds at once.
 
-    python examples/quickstart.py
+python examples/quickstart.py
 """
 
 import argparse

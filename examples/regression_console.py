@@ -1,6 +1,6 @@
 """A regression that can be watched: a live table in the terminal, plain lines where the output is no terminal.
 
-    python examples/regression_console.py
+python examples/regression_console.py
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """A sweep over learning rates, all of them at once, to Weights & Biases offline: no account, no network.
 
-    python examples/sweep_wandb.py
-    wandb sync wandb/offline-run-*        # to upload it later
+python examples/sweep_wandb.py
+wandb sync wandb/offline-run-*        # to upload it later
 """
 
 import argparse
