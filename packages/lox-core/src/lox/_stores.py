@@ -20,7 +20,7 @@ from jax import lax
 from lox import _jax_compat as compat
 from lox._logdict import logdict
 from lox._reduce import Reducer, Reduction
-from lox._words import MAX_PACKED_ELEMENTS, Layout
+from lox._words import MAX_PACKED_ELEMENTS, Layout, packed_limit
 
 Array = Any
 Aval = jax.ShapeDtypeStruct
@@ -68,8 +68,9 @@ class ReduceStore:
         """Which leaves a reducer folds at once."""
         small: dict[Any, list[int]] = {}
         packs: list[list[int]] = []
+        limit = packed_limit(MAX_PACKED_ELEMENTS)
         for i, aval in enumerate(self.leaves):
-            if reducer.elementwise and math.prod(aval.shape) <= MAX_PACKED_ELEMENTS and aval.sharding is None:
+            if reducer.elementwise and math.prod(aval.shape) <= limit and aval.sharding is None:
                 small.setdefault(aval.dtype, []).append(i)
             else:
                 packs.append([i])

@@ -39,6 +39,16 @@ def key_words(words: np.ndarray, impl: str) -> np.ndarray:
     return words.view(np.dtype(words.dtype, metadata={KEY_IMPL: impl}))
 
 
+def _may_be_split(leaf: Any) -> bool:
+    return compat.is_split(leaf) or packed_limit(MAX_PACKED_ELEMENTS) < math.prod(np.shape(leaf))
+
+
+def packed_limit(limit: int) -> int:
+    """How many elements a packed leaf may have. Where there are several devices, the compiler may have split whatever
+    has more than one, which is not known while tracing, and to join its parts would be to gather them."""
+    return limit if jax.device_count() == 1 else min(limit, 1)
+
+
 def words_per_element(dtype: Any) -> int | None:
     """How many words an element takes; None where it cannot be packed."""
     if is_key(dtype):
@@ -68,7 +78,7 @@ class Layout:
             words_per_element(dtype) is not None
             and 0 < math.prod(shape) <= limit
             and id(leaf) not in apart
-            and not compat.is_split(leaf)
+            and not _may_be_split(leaf)
             for leaf, shape, dtype in zip(leaves, shapes, dtypes, strict=True)
         ]
         if sum(packable) < 2:
