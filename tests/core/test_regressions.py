@@ -147,6 +147,21 @@ def test_jits_of_one_function_keep_their_own_options():
     assert [eqn.params["keep_unused"] for eqn in jaxpr.eqns if eqn.primitive.name == "jit"] == [True, False]
 
 
+def test_a_call_traced_with_several_dtypes_has_a_buffer_for_each():
+    got = []
+
+    def f(x):
+        for first, second in ((x, x), (x.astype(int), x), (x, x.astype(int)), (x, x)):
+            lox.log({"first": first, "second": second}, step=0)
+        return x
+
+    jax.jit(lox.tap(f, got.append, batch=2))(X)
+    jax.effects_barrier()
+    assert all(logs.stacked == {"first", "second"} for logs in got)
+    dtypes = sorted((str(logs["first"].dtype), str(logs["second"].dtype), logs.counts["first"]) for logs in got)
+    assert dtypes == [("float32", "float32", 2), ("float32", "int32", 1), ("int32", "float32", 1)]
+
+
 # --- derivatives -----------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,8 @@ class Use:
     tree: Any
     # Sizes of the mesh axes of the shard_maps around the mark: they lead the shapes above.
     mesh: tuple[int, ...] = ()
+    # Shapes and dtypes of all operands of the mark: one call of lox.log can be traced with several.
+    types: tuple[Any, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,14 +122,15 @@ class Survey:
         return Summary(_with_multiplicity(usages, id(body), marks), frozenset(folded))
 
     def _use(self, eqn: Any, index: int, body: Any, segment: int, marks: Counter[Any]) -> Usages:
-        record = Record.of(eqn.params["mark"], [var.aval for var in eqn.invars])
+        avals = [var.aval for var in eqn.invars]
+        record, types = Record.of(eqn.params["mark"], avals), tuple((aval.shape, aval.dtype) for aval in avals)
         mark = record.mark
         # Records with steps or a condition of their own are together only if they are one mark.
         place = (id(body), segment, index if mark.axes or mark.masked else None)
         found = {}
         for key, tree in zip(mark.keys, mark.trees, strict=True):
             if self._selects(mark, key):
-                use = Use(mark, tuple(record.leaves[key]), tuple(record.steps.items()), tree)
+                use = Use(mark, tuple(record.leaves[key]), tuple(record.steps.items()), tree, types=types)
                 marks[key, place] += 1
                 found[key] = Usage((use,), 1, False, mark.masked, None, frozenset([place]))
         return found

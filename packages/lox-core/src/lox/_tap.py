@@ -257,8 +257,9 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, B
     for key, usage in usages.items():
         for use in usage.uses:
             if not use.mesh:
-                by_mark.setdefault((use.mark, use.steps), {})[key] = use
-    for (mark, steps), uses in by_mark.items():
+                by_mark.setdefault((use.mark, use.types), {})[key] = use
+    for (mark, _), uses in by_mark.items():
+        steps = next(iter(uses.values())).steps
         groups: dict[int, list[str]] = {}
         for key in survey.selected(mark):
             groups.setdefault(counters[key], []).append(key)
