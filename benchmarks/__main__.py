@@ -9,7 +9,19 @@ import sys
 import time
 from pathlib import Path
 
-TOPICS = ("untouched", "spooling", "reducing", "tapping", "lanes", "dispatch", "transforming", "peers", "backends", "loggers", "job")
+TOPICS = (
+    "untouched",
+    "spooling",
+    "reducing",
+    "tapping",
+    "lanes",
+    "dispatch",
+    "transforming",
+    "peers",
+    "backends",
+    "loggers",
+    "job",
+)
 RESULTS = Path(__file__).with_name("results.json")
 
 

@@ -19,8 +19,9 @@ were measured in turns (A B A B ...) in one process, so that whatever else the m
 where the ratio lies, nine times out of ten; figures whose interval is wider than {noisy:.0%} to either side say
 *too noisy*. Targets are those the project set itself before it was written.
 
-`hatch run bench:all` measures all of it in less than ten minutes and writes this page; `hatch run bench:quick` measures the
-part that guards against regressions, and fails where a ratio is more than 30 % worse than the stored one.
+`hatch run bench:all` measures all of it and writes this page; it is made for ten minutes on two quiet cores.
+`hatch run bench:quick` measures the part that guards against regressions, and fails where a ratio is more than 30 % worse than the stored one.
+The *wall* clock is that on the wall; the *cpu* clock counts the seconds of the process on any core, which stays usable where others use the machine too.
 
 Measured on: {machine}.
 """

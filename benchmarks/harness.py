@@ -104,7 +104,12 @@ class Samples:
 
 
 def in_turns(
-    thunks: dict[str, Thunk], *, seconds: float = 1.0, rounds: int = MIN_ROUNDS, wait: bool = True, per: dict[str, int] | None = None
+    thunks: dict[str, Thunk],
+    *,
+    seconds: float = 1.0,
+    rounds: int = MIN_ROUNDS,
+    wait: bool = True,
+    per: dict[str, int] | None = None,
 ) -> Samples:
     """Measure the thunks in turns for about ``seconds``, in at least ``rounds``, after calls that do not count.
 

@@ -22,6 +22,8 @@ def draw(figures: Sequence[Figure], folder: Path) -> Pictures:
     pictures: Pictures = {}
     for topic, name, caption, make in PICTURES:
         chosen = [figure for figure in figures if figure.topic == topic]
+        if not chosen:
+            continue
         fig, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
         if make(axes, chosen):
             fig.savefig(folder / name, dpi=120)
@@ -48,7 +50,11 @@ def _spool(axes: Any, figures: list[Figure]) -> bool:
 def _by_axis(axes: Any, figures: list[Figure], names: dict[str, str], scale: float = 1.0) -> bool:
     """One line for each of the names in ``measured``, over the figures' axis."""
     for name, label in names.items():
-        points = {figure.axis[1]: figure.measured[name] * scale for figure in figures if figure.axis and name in figure.measured}
+        points = {
+            figure.axis[1]: figure.measured[name] * scale
+            for figure in figures
+            if figure.axis and name in figure.measured
+        }
         if points:
             axes.plot(*zip(*sorted(points.items()), strict=True), "o-", label=label)
     axes.legend(fontsize=8)
@@ -57,7 +63,12 @@ def _by_axis(axes: Any, figures: list[Figure], names: dict[str, str], scale: flo
 
 def _tap(axes: Any, figures: list[Figure]) -> bool:
     chosen = [figure for figure in figures if figure.axis and not figure.case.endswith("T=10000")]
-    names = {"jax.debug.callback": "jax.debug.callback", "io_callback": "io_callback", "tap": "lox.tap", "tap(batch=128)": "lox.tap, batch=128"}
+    names = {
+        "jax.debug.callback": "jax.debug.callback",
+        "io_callback": "io_callback",
+        "tap": "lox.tap",
+        "tap(batch=128)": "lox.tap, batch=128",
+    }
     found = _by_axis(axes, chosen, names, 1e6)
     axes.set(xscale="log", yscale="log", xlabel="scalars per record", ylabel="microseconds per step")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -127,8 +126,3 @@ def dynamic(step: Step, length: int) -> Callable[[Array, Array], Any]:
         return jax.lax.fori_loop(0, jnp.minimum(limit, length), body, x)
 
     return run
-
-
-@functools.cache
-def compiled(fun: Callable[..., Any]) -> Any:
-    return jax.jit(fun)

@@ -39,8 +39,12 @@ def figures(quick: bool) -> Iterator[Figure]:
         yield from _save(Path(folder), quick)
         if quick:
             return
-        yield from _against_loop("csv", "csv.writer loop", lox.loggers.create("csv", path=f"{folder}/csv"), _csv_loop(folder))
-        yield from _against_loop("jsonl", "json.dumps loop", lox.loggers.create("jsonl", path=f"{folder}/jsonl"), _json_loop(folder))
+        yield from _against_loop(
+            "csv", "csv.writer loop", lox.loggers.create("csv", path=f"{folder}/csv"), _csv_loop(folder)
+        )
+        yield from _against_loop(
+            "jsonl", "json.dumps loop", lox.loggers.create("jsonl", path=f"{folder}/jsonl"), _json_loop(folder)
+        )
         yield from _tensorboard(folder)
         yield from _wandb(folder)
         yield from _growth(Path(folder))
@@ -196,7 +200,9 @@ def _wandb(folder: str) -> Iterator[Figure]:
         for logs in block:
             writer.write(logs)
 
-    samples = in_turns({"wandb": ours, "run.log loop": loop}, seconds=4, wait=False, per={"wandb": rows, "run.log loop": rows})
+    samples = in_turns(
+        {"wandb": ours, "run.log loop": loop}, seconds=4, wait=False, per={"wandb": rows, "run.log loop": rows}
+    )
     yield _rate(samples, "wandb", "run.log loop", topic="backends", case="8 scalars, offline", target=0.9)
     writer.close()
     bare.finish()

@@ -68,7 +68,9 @@ def figures(quick: bool) -> Iterator[Figure]:
     note = f"{updates * 1e3:.0f} ms an update"
     target = {"live to TensorBoard (tap)": 1.03, "TensorBoard at the end (spool)": 1.03}
     for what in ("live to TensorBoard (tap)", "TensorBoard at the end (spool)", "scan outputs", "debug.callback"):
-        yield (beside if what == "debug.callback" else samples).figure(what, "no logging", topic="job", case=case, target=target.get(what), note=note)
+        yield (beside if what == "debug.callback" else samples).figure(
+            what, "no logging", topic="job", case=case, target=target.get(what), note=note
+        )
 
 
 def _variants(logger: Any, write: Callable[..., None]) -> dict[str, Callable[[], Any]]:

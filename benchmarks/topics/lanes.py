@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import lox
 from benchmarks import programs
 from benchmarks.harness import Figure
-from benchmarks.topics.tapping import until_delivered, by_callback, ignore
+from benchmarks.topics.tapping import by_callback, ignore, until_delivered
 
 # A vmapped debug callback on 1,024 lanes takes its time.
 STEPS = {1: 10, 16: 10, 256: 4, 1024: 1}
@@ -43,6 +43,8 @@ def _lanes(lanes: int) -> Iterator[Figure]:
     case = f"{lanes} lanes, 8 scalars"
     target = 200 if lanes == 256 else None
     against = "vmapped jax.debug.callback"
-    yield samples.speedup("tap, lanes together", against, topic="lanes", case=case, target=target, axis=("lanes", lanes))
+    yield samples.speedup(
+        "tap, lanes together", against, topic="lanes", case=case, target=target, axis=("lanes", lanes)
+    )
     yield samples.speedup("tap, lane by lane", against, topic="lanes", case=case, axis=("lanes", lanes))
     yield samples.figure("tap, lanes together", "no logging", topic="lanes", case=case, axis=("lanes", lanes))

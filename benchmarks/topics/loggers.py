@@ -41,7 +41,12 @@ def _training_step() -> Figure:
         samples = in_turns({"logger.spool": lambda: logged(x), "no logging": lambda: plain(x)}, seconds=4)
     took = samples.median("no logging") * 1e3
     return samples.figure(
-        "logger.spool", "no logging", topic="logger", case="training step, SaveLogger", target=1.05, note=f"step of {took:.0f} ms"
+        "logger.spool",
+        "no logging",
+        topic="logger",
+        case="training step, SaveLogger",
+        target=1.05,
+        note=f"step of {took:.0f} ms",
     )
 
 
@@ -85,4 +90,6 @@ def _lanes() -> Figure:
             },
             seconds=3,
         )
-    return samples.figure("memory logger", "one debug.callback", topic="logger", case=f"{LANES} runs at once", target=1.5)
+    return samples.figure(
+        "memory logger", "one debug.callback", topic="logger", case=f"{LANES} runs at once", target=1.5
+    )

@@ -53,7 +53,9 @@ def _capacity(n: int) -> Figure:
     limit = jnp.int32(LENGTH)
     ours = jax.jit(lox.spool(programs.dynamic(step, LENGTH), capacity=128))
     by_hand = jax.jit(programs.ring(step, LENGTH, 128))
-    samples = in_turns({"spool(capacity=128)": lambda: ours(x, limit), "ring buffer": lambda: by_hand(x, limit)}, seconds=1.5)
+    samples = in_turns(
+        {"spool(capacity=128)": lambda: ours(x, limit), "ring buffer": lambda: by_hand(x, limit)}, seconds=1.5
+    )
     return samples.figure(
         "spool(capacity=128)", "ring buffer", topic="reduce", case=f"matvec, {n} scalars, {LENGTH} steps", target=1.1
     )
@@ -64,7 +66,9 @@ def _interval(n: int) -> Figure:
     ours = jax.jit(lox.spool(programs.marked(step, LENGTH), interval=100))
     by_hand = jax.jit(_stack_then_thin(programs.stacked(step, LENGTH)))
     samples = in_turns({"spool(interval=100)": lambda: ours(x), "stack, then [::100]": lambda: by_hand(x)}, seconds=1.5)
-    return samples.figure("spool(interval=100)", "stack, then [::100]", topic="reduce", case=f"matvec, {n} scalars, T={LENGTH}")
+    return samples.figure(
+        "spool(interval=100)", "stack, then [::100]", topic="reduce", case=f"matvec, {n} scalars, T={LENGTH}"
+    )
 
 
 def _stack_then_thin(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import jax
+import jax.numpy as jnp
 
 import lox
 from benchmarks import programs
@@ -12,10 +13,7 @@ from benchmarks.harness import Figure, exact, in_turns, memory
 
 QUICK = [("matvec", 1, 10_000), ("matvec", 8, 10_000), ("trivial", 1, 10_000), ("trivial", 8, 10_000)]
 FULL = [
-    (kind, n, length)
-    for kind in ("matvec", "trivial")
-    for length in (1_000, 10_000, 100_000)
-    for n in (1, 8, 64)
+    (kind, n, length) for kind in ("matvec", "trivial") for length in (1_000, 10_000, 100_000) for n in (1, 8, 64)
 ] + [("matvec", 8, 1_000_000), ("trivial", 8, 1_000_000)]
 
 
@@ -39,7 +37,13 @@ def _against_hand_written(kind: str, n: int, length: int) -> Iterator[Figure]:
     target = None if length < 10_000 else 0.4 if (kind, n) == ("matvec", 8) else 1.05
     yield samples.figure("spool", "scan outputs", topic="spool", case=case, target=target, axis=("scalars", n))
     yield exact(
-        memory(spooled, x), memory(by_hand, x), topic="spool", what="spool", against="scan outputs", case=case, target=2.1
+        memory(spooled, x),
+        memory(by_hand, x),
+        topic="spool",
+        what="spool",
+        against="scan outputs",
+        case=case,
+        target=2.1,
     )
 
 
@@ -48,17 +52,17 @@ def _with_steps(kind: str, n: int, length: int) -> Figure:
     with_step = jax.jit(lox.spool(programs.marked(step, length, with_step=True)))
     without = jax.jit(lox.spool(programs.marked(step, length)))
     samples = in_turns({"spool with step=": lambda: with_step(x), "spool": lambda: without(x)}, seconds=1.5)
-    return samples.figure("spool with step=", "spool", topic="spool", case=f"{kind}, {n} scalars, T={length}", target=1.1)
+    return samples.figure(
+        "spool with step=", "spool", topic="spool", case=f"{kind}, {n} scalars, T={length}", target=1.1
+    )
 
 
 def _large_records() -> Iterator[Figure]:
     """Records of 64 x 64 numbers, which are not worth packing."""
-    import jax.numpy as jnp
-
     step, x = programs.matvec(1)
     length = 1000
 
-    def wide(x):
+    def wide(x: programs.Array) -> tuple[programs.Array, list[programs.Array]]:
         x, _ = step(x)
         return x, [jnp.outer(x, x), x]
 
@@ -68,5 +72,11 @@ def _large_records() -> Iterator[Figure]:
     case = f"matvec, records of 64x64 and 64 numbers, T={length}"
     yield samples.figure("spool", "scan outputs", topic="spool", case=case, target=1.05)
     yield exact(
-        memory(spooled, x), memory(by_hand, x), topic="spool", what="spool", against="scan outputs", case=case, target=1.1
+        memory(spooled, x),
+        memory(by_hand, x),
+        topic="spool",
+        what="spool",
+        against="scan outputs",
+        case=case,
+        target=1.1,
     )

@@ -38,7 +38,9 @@ def _scalars(n: int, quick: bool) -> Iterator[Figure]:
     case = f"matvec, {n} scalars, T={LENGTH}"
     tap_target, batch_target = (20, 1.6) if n == 8 else (None, None)
     yield samples.figure("tap", "no logging", topic="tap", case=case, target=tap_target, axis=("scalars", n))
-    yield samples.figure("tap(batch=128)", "no logging", topic="tap", case=case, target=batch_target, axis=("scalars", n))
+    yield samples.figure(
+        "tap(batch=128)", "no logging", topic="tap", case=case, target=batch_target, axis=("scalars", n)
+    )
     few = programs.marked(step, FEW[n])
     programs_ = {name: jax.jit(lox.tap(few, ignore, **options)) for name, options in taps.items()}
     programs_["jax.debug.callback"] = jax.jit(by_callback(step, FEW[n], jax.debug.callback))
@@ -46,7 +48,9 @@ def _scalars(n: int, quick: bool) -> Iterator[Figure]:
         programs_["io_callback"] = jax.jit(by_callback(step, FEW[n], _io_callback))
     samples = until_delivered(programs_, x, seconds=3, rounds=5, per=FEW[n])
     case = f"matvec, {n} scalars, T={FEW[n]}"
-    target = {"tap": 0.1, "tap(batch=128)": 0.01} if n == 8 else {"tap": 0.1 if n < 64 else None, "tap(batch=128)": None}
+    target = (
+        {"tap": 0.1, "tap(batch=128)": 0.01} if n == 8 else {"tap": 0.1 if n < 64 else None, "tap(batch=128)": None}
+    )
     for against in list(programs_)[2:]:
         for what in taps:
             yield samples.figure(what, against, topic="tap", case=case, target=target[what], axis=("scalars", n))
@@ -76,7 +80,12 @@ def until_delivered(programs_: dict[str, Any], x: Any, seconds: float, rounds: i
 
         return run
 
-    return in_turns({name: thunk(program) for name, program in programs_.items()}, seconds=seconds, rounds=rounds, per=dict.fromkeys(programs_, per))
+    return in_turns(
+        {name: thunk(program) for name, program in programs_.items()},
+        seconds=seconds,
+        rounds=rounds,
+        per=dict.fromkeys(programs_, per),
+    )
 
 
 def _interval() -> Iterator[Figure]:

@@ -62,7 +62,16 @@ def _call(case: str, pair: Pair) -> Iterator[Figure]:
     samples = in_turns({"marks": lambda: jitted(x), "no marks": lambda: reference(x)}, seconds=1.5)
     yield samples.figure("marks", "no marks", topic="untouched", case=f"{case}, run", target=1.03)
     same = _optimised(marked, x) == _optimised(bare, x)
-    yield exact(0 if same else 1, 1, topic="untouched", what="optimised HLO differs", against="no marks", case=case, target=0, unit="yes")
+    yield exact(
+        0 if same else 1,
+        1,
+        topic="untouched",
+        what="optimised HLO differs",
+        against="no marks",
+        case=case,
+        target=0,
+        unit="yes",
+    )
 
 
 def _compile(case: str, make: Callable[[], Pair]) -> Iterator[Figure]:
