@@ -13,7 +13,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 default_role = "code"  # single backquotes in docstrings are code, as they are in Markdown
 highlight_language = "python3"
-pygments_style, pygments_dark_style = "sphinx", "monokai"
+pygments_style, pygments_dark_style = "tango", "monokai"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the text says what an argument is; signatures with types do not fit a line
