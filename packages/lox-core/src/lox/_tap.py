@@ -216,7 +216,7 @@ class Tapper(Collector):
 
     def _is_certain(self, frame: Frame, mark: Mark) -> bool:
         """Whether every device makes the same calls for a mark. With an interval they depend on all marks of its keys."""
-        certain = all(key in frame.certain for key in mark.keys)
+        certain = frame.certain is not None and frame.certain.issuperset(mark.keys)
         return certain and (not self.options.interval or all(self.plans[key].usage.is_certain for key in mark.keys))
 
 

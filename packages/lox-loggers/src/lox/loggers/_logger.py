@@ -178,7 +178,7 @@ class Logger(abc.ABC):
         else:
             self._receive_now(state, one_row(logs, steps))
 
-    def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:
+    def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
         """A backend that cannot take some names raises here, before a tapped program runs."""
 
     def flush(self) -> None:
