@@ -241,3 +241,15 @@ def test_the_mean_of_large_numbers_of_different_signs():
     for values in ([np.inf, 1.0], [1.0, np.inf]):
         assert lox.logdict({"x": np.float32(values)}, stacked=["x"]).reduce("mean")["x"] == np.inf
     assert np.isnan(lox.logdict({"x": np.float32([np.inf, -np.inf])}, stacked=["x"]).reduce("mean")["x"])
+
+
+def test_a_reduction_of_the_call_and_the_same_one_of_spool_are_no_conflict():
+    def f(x):
+        lox.log({"x": x}, reduce="mean")
+        lox.log({"x": x + 2})
+        return x
+
+    _, logs = lox.spool(f, reduce="mean")(jnp.float32(1.0))
+    assert float(logs["x"]) == 2.0
+    with pytest.raises(lox.LoxError, match="different reductions"):
+        lox.spool(f, reduce="max")(jnp.float32(1.0))

@@ -293,14 +293,14 @@ def _weakly_typed(aval: Any) -> Any:
 
 
 def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
-    chosen = [(use.mark.reduce, use.mark.site) for use in usage.uses]
+    chosen = [(use.mark.reduce or default or KEEP_ALL, use.mark.site) for use in usage.uses]
     for how, site in chosen[1:]:
         if how != chosen[0][0]:
             raise ConflictError(
                 f"lox: {key!r} has different reductions at {chosen[0][1]} and {site}: give both the same reduce=, "
                 "or use another key"
             )
-    return chosen[0][0] or default or KEEP_ALL
+    return chosen[0][0]
 
 
 def spool_options(
