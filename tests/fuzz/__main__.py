@@ -23,9 +23,7 @@ def main() -> int:
 
     first = random.SystemRandom().randrange(10**9) if given.seed is None else given.seed
     print(f"JAX {jax.__version__}: {given.count} programs, seeds {first} to {first + given.count - 1}", flush=True)
-    failures = fuzz(
-        given.count, first, shrinking=not given.no_shrink, report=lambda text: print(text, flush=True)
-    )
+    failures = fuzz(given.count, first, shrinking=not given.no_shrink, report=lambda text: print(text, flush=True))
     print(f"JAX {jax.__version__}: {given.count} programs, {len(failures)} broke a law")
     return 1 if failures else 0
 

@@ -218,6 +218,9 @@ class Builder(Walker):
 
         return function
 
+    def call_passive(self, s: Call, scope: Scope) -> None:
+        scope.f.append(self.isolated(s, scope.depth)(lax.stop_gradient(scope.scalar(s.a))))
+
     def call_custom_jvp(self, s: Call, scope: Scope) -> None:
         function = self.isolated(s, scope.depth)
         call = jax.custom_jvp(function)

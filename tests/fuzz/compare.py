@@ -115,7 +115,10 @@ def _check_reduced(actual: _OneKey, use: Use, rows: list[Row], how: Any, options
             leaf = _extreme(leaf, one, dtype_of(use, name))
             tolerance = 1e-2 if half else 1e-4
             require(
-                close(leaves[name], leaf, tolerance), f"{what}: {one} differs", repr(np.asarray(leaves[name])), repr(leaf)
+                close(leaves[name], leaf, tolerance),
+                f"{what}: {one} differs",
+                repr(np.asarray(leaves[name])),
+                repr(leaf),
             )
     every = expect.column(dataclasses.replace(use, count=None, looped=True), rows, options.interval)
     require(int(actual.count) == every.count, f"{what}: {actual.count} records, expected {every.count}")
@@ -138,7 +141,7 @@ def _extreme(leaf: np.ndarray, how: str, dtype: Any) -> np.ndarray:
     """No record at all: the extremes of the dtype."""
     if how not in ("min", "max") or not np.isinf(leaf).any() or jnp.issubdtype(dtype, jnp.floating):
         return leaf
-    if dtype == bool:
+    if jnp.dtype(dtype).kind == "b":
         return np.full(leaf.shape, how == "min")
     limits = jnp.iinfo(dtype)
     return np.full(leaf.shape, limits.max if how == "min" else limits.min)
@@ -151,7 +154,9 @@ def delivered_rows(deliveries: list[lox.logdict]) -> dict[str, list[Any]]:
     """Every delivered record as (leaves, steps), by key."""
     found: dict[str, list[Any]] = {}
     for logs in deliveries:
-        require(all(isinstance(x, np.ndarray | np.generic) for x in jax.tree.leaves(logs)), "tap: a callback got no numpy")
+        require(
+            all(isinstance(x, np.ndarray | np.generic) for x in jax.tree.leaves(logs)), "tap: a callback got no numpy"
+        )
         for key in logs:
             leaves = expect.leaves_of(logs[key])
             steps = {axis: by_key[key] for axis, by_key in logs.steps.items() if key in by_key}
@@ -165,7 +170,9 @@ def delivered_rows(deliveries: list[lox.logdict]) -> dict[str, list[Any]]:
 
 
 def canonical(record: Any) -> str:
-    parts = [{name: np.asarray(x).astype(np.complex128).round(4).tolist() for name, x in part.items()} for part in record]
+    parts = [
+        {name: np.asarray(x).astype(np.complex128).round(4).tolist() for name, x in part.items()} for part in record
+    ]
     return repr(parts)
 
 

@@ -130,6 +130,8 @@ class Surveyor:
             return self._custom(s, how, depth, levels)
         if how == "nolog":
             return {}, {}
+        if how == "passive":
+            return self.block(s.body, depth, ())
         if how == "spool":
             return self._inner_spool(s, depth, levels)
         return self.block(s.body, depth + (how == "vmap"), levels)
@@ -211,7 +213,10 @@ def gather_lanes(rows: list[Row]) -> list[tuple[dict[str, np.ndarray], dict[str,
             name: np.array([part[name] for part in parts], np.float64).reshape(shape + np.shape(parts[0][name]))
             for name in parts[0]
         }
-        steps = {axis: np.array([row.steps[axis] for row in together], np.float64).reshape(shape) for axis in together[0].steps}
+        steps = {
+            axis: np.array([row.steps[axis] for row in together], np.float64).reshape(shape)
+            for axis in together[0].steps
+        }
         gathered.append((leaves, steps))
     return gathered
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.fuzz import laws
 from tests.fuzz.laws import Case
-from tests.fuzz.program import Block, Branch, Call, Choice, Key, Log, Program, Scan
+from tests.fuzz.program import Block, Branch, Call, Choice, Key, Log, Program, Scan, While
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Find:
 
 
 F0, F1 = Key("f", 0), Key("f", 1)
+TWICE = While(Choice(False, 1), 0, Block((Log((F0,)),)))
 
 FINDS: tuple[Find, ...] = (
     Find(
@@ -45,7 +46,12 @@ FINDS: tuple[Find, ...] = (
         Program(
             Block(
                 (
-                    Scan("scan", 2, 0, Block((Branch(Choice(False, 0), 0, (Block((Log((F0,)),)), Block((Log((F0,)),)))),))),
+                    Scan(
+                        "scan",
+                        2,
+                        0,
+                        Block((Branch(Choice(False, 0), 0, (Block((Log((F0,)),)), Block((Log((F0,)),)))),)),
+                    ),
                 )
             ),
             lane_safe=True,
@@ -69,5 +75,26 @@ FINDS: tuple[Find, ...] = (
         Program(Block((Scan("fori", 3, 0, Block((Log((Key("i", 0),), a=1),))),)), lane_safe=True),
         {"i0/@0": [0.0, 1.0, 2.0]},
         turn=2,
+    ),
+    *(
+        Find(
+            f"under grad, marks of passive {name} in a scan in a checkpoint were lost, moved or repeated",
+            laws.gradients,
+            Program(Block((Call("checkpoint", 0, Block((Scan("scan", 2, 0, Block((Call("passive", 0, body),))),))),))),
+            {"f0/@0": [2.0] * 4},
+            of_gradient=True,
+        )
+        for name, body in {
+            "loops": Block((Scan("scan", 2, 0, Block((Log((F0,)),))),)),
+            "loops in a gradient": Block((Call("grad", 0, Block((Scan("scan", 2, 0, Block((Log((F0,)),))),))),)),
+            "while loops": Block((TWICE,)),
+            "while loops in a checkpoint": Block((Call("checkpoint", 0, Block((TWICE,))),)),
+        }.items()
+    ),
+    Find(
+        "linearize ran a while loop, and its marks, twice",
+        laws.spool_rows,
+        Program(Block((Call("linearize", 0, Block((While(Choice(False, 0), 0, Block((Log((F0,)),))),))),))),
+        {"f0/@0": [2.0] * 3},
     ),
 )

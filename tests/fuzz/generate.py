@@ -30,14 +30,22 @@ from tests.fuzz.program import (
     While,
 )
 
-REDUCTIONS: tuple[Any, ...] = ("mean", "sum", "max", "last", "first", "count", "std", ("mean", "max"), ("first", "last"))
+REDUCTIONS: tuple[Any, ...] = (
+    "mean",
+    "sum",
+    "max",
+    "last",
+    "first",
+    "count",
+    "std",
+    ("mean", "max"),
+    ("first", "last"),
+)
 # What the digest of an inner spool can be computed with exactly.
 EXACT_REDUCTIONS: tuple[Any, ...] = ("sum", "last", "first", "count", ("sum", "last"))
 
 # Constructs left out until lox (or JAX) handles them: name -> why.
-EXCLUDED: dict[str, str] = {
-    "while in linearize": "JAX runs the whole loop again in the linear part, and its marks with it",
-}
+EXCLUDED: dict[str, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +110,10 @@ class Generator:
         if self.chance(5):
             reduce = self.random.choice(EXACT_REDUCTIONS if context.exact else REDUCTIONS)
         forms = ["f", "f", "v", "i", "tree", "cast", "number"]
-        keys = [Key(self.random.choice(forms), self.random.randrange(2), axes, reduce) for _ in range(self.random.randint(1, 2))]
+        keys = [
+            Key(self.random.choice(forms), self.random.randrange(2), axes, reduce)
+            for _ in range(self.random.randint(1, 2))
+        ]
         ordered = reduce is not None and "max" in reduce  # complex numbers are not
         return Log(
             keys=tuple(dict.fromkeys(keys)),
@@ -148,8 +159,29 @@ class Generator:
 
     def call(self, context: Context) -> Statement:
         how = self.random.choice(
-            ["jit", "checkpoint", "checkpoint:everything_saveable", "checkpoint:dots_saveable", "custom_jvp", "custom_vjp"]
-            + ["grad", "value_and_grad", "vjp", "jvp", "linearize", "vmap", "spool", "tap", "nolog", "jit", "checkpoint", "vmap"]
+            [
+                "jit",
+                "checkpoint",
+                "checkpoint:everything_saveable",
+                "checkpoint:dots_saveable",
+                "custom_jvp",
+                "custom_vjp",
+            ]
+            + [
+                "grad",
+                "value_and_grad",
+                "vjp",
+                "jvp",
+                "linearize",
+                "vmap",
+                "spool",
+                "tap",
+                "nolog",
+                "passive",
+                "jit",
+                "checkpoint",
+                "vmap",
+            ]
         )
         if how == "custom_vjp" and context.no_vjp:
             how = "custom_jvp"
@@ -169,6 +201,8 @@ class Generator:
             marked = not context.no_rules and context.differentiations <= 1 and self.chance(2)
             rule = {"rule": Key("f", self.random.randrange(7, 9))} if marked else {}
             return context.inside(no_rules=True), rule
+        if how == "passive":
+            return context.inside(no_rules=True, no_while=False, no_vjp=False, differentiations=0), {}
         if how == "vmap":
             return context.inside(lanes=True, depth=context.depth + 1), {}
         if how == "spool":
@@ -183,7 +217,11 @@ class Generator:
 
     def spool_options(self, context: Context) -> dict[str, Any]:
         # What is recorded in the body may be dynamic: one of the two makes every program work.
-        how = {"reduce": self.random.choice(EXACT_REDUCTIONS)} if self.chance(2) else {"capacity": self.random.randint(1, 3)}
+        how = (
+            {"reduce": self.random.choice(EXACT_REDUCTIONS)}
+            if self.chance(2)
+            else {"capacity": self.random.randint(1, 3)}
+        )
         if self.chance(3):
             how["interval"] = 2
         if not (context.lanes or context.no_explicit) and self.chance(3):

@@ -75,7 +75,10 @@ def _while(eqn: Any, *args: Array) -> list[Array]:
             return state
         new = run(params["body_jaxpr"], [*body_consts, *state])
         # A condition with lanes: those that have left the loop keep what they have.
-        state = [np.where(going.reshape(going.shape + (1,) * (x.ndim - going.ndim)), x, y) for x, y in zip(new, state, strict=True)]
+        state = [
+            np.where(going.reshape(going.shape + (1,) * (x.ndim - going.ndim)), x, y)
+            for x, y in zip(new, state, strict=True)
+        ]
 
 
 def _cond(eqn: Any, index: Array, *args: Array) -> list[Array]:

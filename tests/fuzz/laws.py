@@ -113,8 +113,10 @@ def check_inner_taps(case: Case, run: Run) -> None:
     by_call: dict[Any, list[Row]] = {}
     for tap, row in run.tapped:
         if not (row.explicit or tap.explicit_only):
-            by_call.setdefault((tap.number if not tap.depth else "lanes", tap.options, row.key, row.lanes if tap.depth else ()), []).append(row)
-    for (_, options, key, _), rows in by_call.items():
+            # In a vmap, each lane is a run of its own.
+            label = ("lanes", row.lanes) if tap.depth else (tap.number, ())
+            by_call.setdefault((*label, tap.options, row.key), []).append(row)
+    for (*_, options, key), rows in by_call.items():
         interval = dict(options).get("interval", 1)
         expected.setdefault(key, []).extend(expect.gather_lanes(rows)[::interval])
     check_delivered(list(case.sink), expected, "inner tap", ordered=False)
@@ -220,7 +222,12 @@ def gradients(case: Case) -> None:
         return
     gradient = jax.grad(lambda *args: case.f(*args)["y"])
     plain = evaluate(gradient, *case.args)
-    require(close(plain, case.gradient_run.gradient, 1e-4), "the oracle's gradient differs", plain, case.gradient_run.gradient)
+    require(
+        close(plain, case.gradient_run.gradient, 1e-4),
+        "the oracle's gradient differs",
+        plain,
+        case.gradient_run.gradient,
+    )
     options = case.gradient_bounds
     inner, logs = evaluate(lox.spool(gradient, **options.arguments()), *case.args)
     require(close(inner, plain), "spool(grad): the gradient differs", inner, plain)

@@ -237,6 +237,9 @@ class Oracle(Walker):
     def isolated(self, s: Call, depth: int) -> Callable[[Any], Any]:
         return lambda x: self.run(s.body, Scope([x], [(x, x)], [2], active=x, depth=depth))
 
+    def call_passive(self, s: Call, scope: Scope) -> None:
+        scope.f.append(self.isolated(s, scope.depth)(autodiff.number(scope.scalar(s.a))))
+
     def call_custom_jvp(self, s: Call, scope: Scope) -> None:
         function = self.isolated(s, scope.depth)
         x = autodiff.add(scope.scalar(s.a), scope.active)

@@ -33,7 +33,11 @@ class Key:
 
     def name(self, depth: int) -> str:
         """``depth``: how many vmaps are around it inside the transformation; they change the shape of a record."""
-        how = "" if self.reduce is None else ":" + (self.reduce if isinstance(self.reduce, str) else "+".join(self.reduce))
+        how = (
+            ""
+            if self.reduce is None
+            else ":" + (self.reduce if isinstance(self.reduce, str) else "+".join(self.reduce))
+        )
         return f"{self.form}{self.number}/{''.join(axis[0] for axis in self.axes)}{how}@{depth}"
 
 
@@ -116,6 +120,7 @@ CALLS = (
     "spool",
     "tap",
     "nolog",
+    "passive",  # on a value that is not differentiated
 )
 BACKWARD, FORWARD = ("grad", "value_and_grad", "vjp"), ("jvp", "linearize")
 
@@ -178,7 +183,8 @@ class Program:
 
     @property
     def reversible(self) -> bool:
-        return not self.has(While)
+        """Whether it can be differentiated backwards: no while loop on values that are differentiated."""
+        return not any(isinstance(statement, While) for statement in walk(self.body, passive=False))
 
 
 def blocks_of(statement: Statement) -> tuple[Block, ...]:
@@ -187,11 +193,13 @@ def blocks_of(statement: Statement) -> tuple[Block, ...]:
     return (statement.body,) if isinstance(statement, (Call, Scan, While)) else ()
 
 
-def walk(block: Block) -> Iterator[Statement]:
+def walk(block: Block, passive: bool = True) -> Iterator[Statement]:
+    """All statements; without ``passive`` not those on values that are not differentiated."""
     for statement in block.statements:
         yield statement
-        for inner in blocks_of(statement):
-            yield from walk(inner)
+        if passive or getattr(statement, "how", "") != "passive":
+            for inner in blocks_of(statement):
+                yield from walk(inner, passive)
 
 
 @dataclasses.dataclass

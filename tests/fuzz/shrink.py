@@ -58,7 +58,14 @@ def _with_block(statement: Any, number: int, body: Block) -> Statement:
 def _simpler(statement: Statement) -> Iterator[Statement]:
     changes: list[dict[str, Any]] = []
     if isinstance(statement, Log):
-        changes += [{"where": None}, {"tags": ()}, {"prefix": ""}, {"site": 0}, {"dtype": "float32"}, {"explicit": False}]
+        changes += [
+            {"where": None},
+            {"tags": ()},
+            {"prefix": ""},
+            {"site": 0},
+            {"dtype": "float32"},
+            {"explicit": False},
+        ]
         changes += [{"keys": (key,)} for key in statement.keys] if len(statement.keys) > 1 else []
         changes += [{"keys": tuple(dataclasses.replace(key, **part) for key in statement.keys)} for part in _PLAINER]
     if isinstance(statement, Scan):
@@ -68,7 +75,9 @@ def _simpler(statement: Statement) -> Iterator[Statement]:
     if isinstance(statement, Branch) and len(statement.bodies) > 2:
         changes += [{"bodies": statement.bodies[:2]}, {"bodies": statement.bodies[1:]}]
     if isinstance(statement, Call):
-        changes += [{"options": statement.options[:i] + statement.options[i + 1 :]} for i in range(len(statement.options))]
+        changes += [
+            {"options": statement.options[:i] + statement.options[i + 1 :]} for i in range(len(statement.options))
+        ]
     if not isinstance(statement, Arith) and getattr(statement, "a", 0):
         changes += [{"a": 0}]
     for change in changes:

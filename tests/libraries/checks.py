@@ -19,7 +19,9 @@ def assert_rows(logs: lox.logdict, expected: dict[str, Any], tolerance: float = 
     trimmed = logs.trim()
     assert set(trimmed) == set(expected)
     for key, rows in expected.items():
-        np.testing.assert_allclose(np.asarray(trimmed[key]), np.asarray(rows), rtol=tolerance, atol=tolerance, err_msg=key)
+        np.testing.assert_allclose(
+            np.asarray(trimmed[key]), np.asarray(rows), rtol=tolerance, atol=tolerance, err_msg=key
+        )
 
 
 def lane(logs: Any, index: int) -> Any:

@@ -53,7 +53,9 @@ def test_chains(algorithm: str) -> None:
     np.testing.assert_allclose(found[0], plain[0], rtol=1e-4)
     for i in range(CHAINS):
         mine = lane(logs, i)
-        assert_rows(mine.filter(lambda key: key != "density/x"), {"position": plain[1][i], "acceptance": plain[2][i]}, 1e-4)
+        assert_rows(
+            mine.filter(lambda key: key != "density/x"), {"position": plain[1][i], "acceptance": plain[2][i]}, 1e-4
+        )
         assert int(mine["density/x"]) >= STEPS
 
 

@@ -55,7 +55,9 @@ def train(model: Any, mark: bool, steps: int = 3) -> tuple[Any, list[Any]]:
 def test_steps_of_filter_jit_and_filter_grad() -> None:
     model, seen = train(make_model(), mark=False)
     (logged, _), logs = lox.spool(lambda: train(make_model(), mark=True))()
-    for a, b in zip(jax.tree.leaves(eqx.filter(model, eqx.is_array)), jax.tree.leaves(eqx.filter(logged, eqx.is_array)), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(eqx.filter(model, eqx.is_array)), jax.tree.leaves(eqx.filter(logged, eqx.is_array)), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     rows = logs.filter(lambda key: key != "predicted/mean")
     assert_rows(rows, {"loss": [loss for loss, _ in seen], "norm": [norm for _, norm in seen]})

@@ -128,7 +128,9 @@ def test_a_tap_of_one_seed(by_hand: list[dict[str, Any]]) -> None:
 
 def test_a_tap_of_all_seeds_delivers_only_what_happened(by_hand: list[dict[str, Any]]) -> None:
     lengths: list[int] = []
-    streamed = lox.tap(lambda key: train(key, mark=True), lambda logs: lengths.append(int(logs["episode/length"])), "episode/*")
+    streamed = lox.tap(
+        lambda key: train(key, mark=True), lambda logs: lengths.append(int(logs["episode/length"])), "episode/*"
+    )
     jax.block_until_ready(jax.jit(jax.vmap(streamed))(KEYS))
     jax.effects_barrier()
     expected = np.concatenate([expected["episode/length"] for expected in by_hand])
