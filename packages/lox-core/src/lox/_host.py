@@ -315,9 +315,8 @@ def _once_along(
         return [out if out.dtype == _TOKEN.dtype else jax.lax.psum(out, automatic) for out in returned]
 
     whole = jax.sharding.PartitionSpec()
-    return jax.shard_map(on_each, in_specs=whole, out_specs=whole, axis_names=set(automatic), check_vma=False)(
-        *operands
-    )
+    # Without axis_names it is over all axes that are left. JAX 0.9 forgets those around it where they are named.
+    return jax.shard_map(on_each, in_specs=whole, out_specs=whole, check_vma=False)(*operands)
 
 
 compat.define_lowering(host_call_p, _host_call_lowering)

@@ -292,7 +292,9 @@ def automatic_axes(ctx: Any) -> tuple[str, ...]:
     context = ctx.module_context.axis_context
     if not isinstance(context, _sharding_impls.SPMDAxisContext):
         return ()
-    return tuple(axis for axis in context.mesh.axis_names if axis not in context.manual_axes)
+    # JAX 0.9 has only the axes of the innermost shard_map there; the mesh of the context knows them all.
+    manual = {*context.manual_axes, *jax.sharding.get_abstract_mesh().manual_axes}
+    return tuple(axis for axis in context.mesh.axis_names if axis not in manual)
 
 
 def current_device_count(ctx: Any) -> int:
