@@ -23,7 +23,7 @@ where the ratio lies, nine times out of ten; figures whose interval is wider tha
 `hatch run bench:quick` measures the part that guards against regressions, and fails where a ratio is more than 30 % worse than the stored one.
 The *wall* clock is that on the wall; the *cpu* clock counts the seconds of the process on any core, which stays usable where others use the machine too.
 
-Measured on: {machine}.
+Measured on: {machine}. Topics can be measured in separate runs (`--topic`); the load is the highest of them.
 """
 
 SECTIONS = {
