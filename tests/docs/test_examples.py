@@ -38,8 +38,7 @@ def run(tmp_path):
 def test_every_example_is_tested():
     own_text = Path(__file__).read_text()
     untested = {path.name for path in EXAMPLES.glob("*.py") if f'run("{path.name}"' not in own_text}
-    # These two have tests of their own: tests/packaging/test_demo.py, tests/devices/test_processes.py.
-    assert untested == {"demo.py", "two_processes.py"}
+    assert untested == {"demo.py"}  # tests/packaging/test_demo.py has that one
 
 
 def test_quickstart(run, tmp_path):
