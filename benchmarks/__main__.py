@@ -15,6 +15,7 @@ TOPICS = (
     "reducing",
     "tapping",
     "lanes",
+    "devices",
     "dispatch",
     "transforming",
     "peers",
