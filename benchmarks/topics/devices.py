@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ def _measure(quick: bool) -> Iterator[Figure]:
     for case, program in (("jit, split data", _whole), ("shard_map, one record a device", _on_devices(mesh))):
         ours = jax.jit(lox.spool(lambda w, x, run=program: run(w, x, _log)))
         by_hand = jax.jit(lambda w, x, run=program: run(w, x, _return))
-        thunks = {"spool": lambda: ours(w, x), "values returned by hand": lambda: by_hand(w, x)}
+        thunks = {"spool": partial(ours, w, x), "values returned by hand": partial(by_hand, w, x)}
         samples = in_turns(thunks, seconds=2.0 if quick else 6.0)
         yield samples.figure(
             "spool", "values returned by hand", topic="devices", case=f"{case}, {DEVICES} devices", target=1.05

@@ -117,9 +117,7 @@ def test_loops_outside_do_not_take_devices_apart():
         return x + 1
 
     fun = jax.jit(lambda x: jax.lax.while_loop(lambda x: x[0] < 3, step, x))
-    np.testing.assert_array_equal(
-        [record["x"] for record in arriving(fun, X)], X[::2] + np.arange(3)[:, None]
-    )
+    np.testing.assert_array_equal([record["x"] for record in arriving(fun, X)], X[::2] + np.arange(3)[:, None])
 
 
 def test_devices_that_take_different_branches():
