@@ -101,7 +101,7 @@ def _is_ours(effect: Any) -> bool:
     return isinstance(effect, tuple(_our_effects))
 
 
-_hoist = _loops._scan_known_hoisting
+_hoist: Any = _loops._scan_known_hoisting
 
 
 def _hoist_without_marks(jaxpr: Any, consts: Any, num_residuals: int, *rest: Any) -> Any:

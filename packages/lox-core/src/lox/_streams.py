@@ -72,7 +72,7 @@ def _for_callback(handle: Any, form: Form, layout: Layout, operand_tree: Any) ->
         isinstance(handle, PerRecord)
         and not operand_tree.num_leaves
         and all(jax.tree_util.treedef_is_leaf(tree) for tree in form.trees)
-        and all(layout.packed)
+        and (all(layout.packed) or len(layout.packed) == 1)
         and all(shape == () for shape in layout.shapes)
         and all(np.dtype(dtype).itemsize == 4 for dtype in layout.dtypes)
     )
@@ -128,7 +128,8 @@ class RecordTarget:
             callback(logs)
             return ()
 
-        return run
+        # A single number is not packed: it comes as it is.
+        return run if all(self.layout.packed) else lambda value: run(value.reshape(1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +168,7 @@ class RowsTarget:
 
         def run(*arrays: np.ndarray) -> tuple[()]:
             count = rows if self.full else int(arrays[0])
-            words = arrays[-1][:count]
+            words = arrays[-1][:count].reshape(count, -1)
             logs = logdict._make(
                 {name: words[:, i].view(dtype) for name, (i, dtype) in zip(names, values, strict=True)},
                 {
