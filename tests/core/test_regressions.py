@@ -253,3 +253,17 @@ def test_a_reduction_of_the_call_and_the_same_one_of_spool_are_no_conflict():
     assert float(logs["x"]) == 2.0
     with pytest.raises(lox.LoxError, match="different reductions"):
         lox.spool(f, reduce="max")(jnp.float32(1.0))
+
+
+def test_constants_that_are_stacked_come_back_as_arrays():
+    def f(x):
+        for i in range(3):
+            lox.log({"x": x, "c": 1.5}, step=i)
+        return x
+
+    for spooled in (lox.spool(f), jax.jit(lox.spool(f))):
+        for _ in range(2):
+            logs = spooled(jnp.ones(2))[1]
+            assert isinstance(logs["c"], jax.Array)
+            assert isinstance(logs.step["x"], jax.Array)
+            assert logs.step["x"].tolist() == [0, 1, 2]

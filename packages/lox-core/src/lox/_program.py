@@ -138,7 +138,7 @@ class Program:
             flat = compat.evaluator(jaxpr)(*operands, *arrays)
         else:
             self._eager = self._eager or EagerProgram(jaxpr)
-            flat = self._eager(*operands, *arrays)
+            flat = _as_arrays(self._eager(*operands, *arrays))
         for i, constant in constants.items():
             if constant.is_deleted():  # donated by whom it was returned to
                 constant = constants[i] = _literal_array(jaxpr.jaxpr.outvars[i])
@@ -167,7 +167,8 @@ def _literal_array(literal: Any) -> Array:
 
 
 def _as_arrays(leaves: list[Any]) -> list[Array]:
-    return [leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf) for leaf in leaves]
+    """Constants of a jaxpr may be numpy arrays, or JAX's own kind of them."""
+    return [leaf if isinstance(leaf, jax.Array) else jnp.asarray(np.asarray(leaf)) for leaf in leaves]
 
 
 class Cache:
