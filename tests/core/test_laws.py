@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from typing import Any
 
@@ -120,6 +121,8 @@ def test_spool_of_grad_has_the_logs_of_the_function_and_of_backward_rules(progra
 def test_jvp_and_linearize_record_each_mark_once(program):
     if "custom_vjp" in program.name:
         pytest.skip("forward mode is not defined for custom_vjp")
+    if program.name == "custom_linear_solve":
+        pytest.skip("its tangents are solved for by the same function: test_rules has how often that records")
     logs = runs.spool(program)[1]
     ones = jnp.ones_like(ARGUMENT)
     linearized = spooled(program, jax.jit(lambda x: jax.linearize(program.fun, x)[1](ones)))
@@ -172,7 +175,11 @@ def sorted_rows(table: lox.logdict) -> lox.logdict:
     """The rows of each key of a table of numpy, sorted by value."""
     order = {}
     for key in table:
-        columns = [column for leaf in jax.tree.leaves(table[key]) for column in leaf.reshape(len(leaf), -1).T]
+        columns = [
+            column
+            for leaf in jax.tree.leaves(table[key])
+            for column in leaf.reshape(len(leaf), math.prod(leaf.shape[1:])).T
+        ]
         order[key] = np.lexsort([np.real(column).astype(np.float64) for column in columns])
     return lox.logdict(
         {key: jax.tree.map(lambda leaf, key=key: leaf[order[key]], value) for key, value in table.items()},

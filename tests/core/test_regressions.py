@@ -267,3 +267,23 @@ def test_constants_that_are_stacked_come_back_as_arrays():
             assert isinstance(logs["c"], jax.Array)
             assert isinstance(logs.step["x"], jax.Array)
             assert logs.step["x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("held_by", ["nothing", "jit", "cond"])
+def test_marks_of_constants_in_a_checkpointed_scan_are_recorded_in_every_iteration(held_by):
+    def mark(x):
+        lox.log({"k": 3.0})
+        return x
+
+    holders = {
+        "nothing": mark,
+        "jit": lambda x: (jax.jit(lambda: mark(1.0))(), x)[1],
+        "cond": lambda x: jax.lax.cond(x > -9.0, mark, mark, x),
+    }
+
+    @jax.checkpoint
+    def f(x):
+        return jax.lax.scan(lambda c, _: (jnp.sin(holders[held_by](c)), None), x, length=3)[0]
+
+    assert lox.spool(jax.grad(f))(1.0)[1]["k"].tolist() == [3.0] * 3
+    assert jax.grad(lox.spool(f), has_aux=True)(1.0)[1]["k"].tolist() == [3.0] * 3

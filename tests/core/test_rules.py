@@ -246,3 +246,19 @@ def test_pmap():
     out, logs = lox.spool(f)(jnp.arange(2.0))
     assert out.tolist() == [0.0, 2.0]
     assert values(logs) == {"x": [0.0, 1.0]}
+
+
+def test_a_linear_solve_records_its_own_solve_and_that_of_its_tangents():
+    """Forward mode runs `solve` twice: for the value, and for its tangent."""
+
+    def f(b):
+        def solve(matvec, b):
+            lox.log({"b": b})
+            return b / 2.0
+
+        return jax.lax.custom_linear_solve(lambda v: 2.0 * v, b, solve, solve, symmetric=True).sum()
+
+    value, tangent = jnp.array([1.0, 2.0]), jnp.array([10.0, 20.0])
+    _, logs = lox.spool(lambda b, t: jax.jvp(f, (b,), (t,)))(value, tangent)
+    assert logs["b"].tolist() == [[1.0, 2.0], [10.0, 20.0]]
+    assert lox.spool(f)(value)[1]["b"].tolist() == [1.0, 2.0]

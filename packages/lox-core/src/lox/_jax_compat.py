@@ -5,6 +5,7 @@ No other file imports ``jax._src``. Each fork says up to or from which version i
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -89,6 +90,36 @@ def keep_in_loops(primitive: Any) -> None:
     """Under differentiation, equations of ``primitive`` stay in their loops, and run once."""
     _our_primitives.add(primitive)
 
+    def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
+        if not _taking_a_checkpointed_scan_apart():
+            return trace.default_process_primitive(primitive, tracers, params)
+        # A mark of constants depends on nothing, and would leave the loop with what is known.
+        return _stage(trace, primitive, tracers, params)
+
+    _pe.custom_partial_eval_rules[primitive] = rule
+
+
+def _stage(trace: Any, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
+    """Put an equation into the jaxpr that partial evaluation builds, whatever is known."""
+    staged = [trace.instantiate_const(tracer) for tracer in tracers]
+    out_avals, effects = primitive.abstract_eval(*(tracer.aval for tracer in staged), **params)
+    outs = [_pe.JaxprTracer(trace, _pe.PartialVal.unknown(aval), None) for aval in out_avals]
+    eqn = _pe.new_eqn_recipe(trace, staged, outs, primitive, params, effects, _source_info_util.current())
+    trace.effect_handles.append(_pe.EffectHandle(staged, eqn))
+    for out in outs:
+        out.recipe = eqn
+    return outs
+
+
+def _taking_a_checkpointed_scan_apart() -> bool:
+    """That pass is a partial evaluation like any other: the one thing that tells it apart is who started it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _loops._scan_partial_eval_custom.__code__:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
 
 _our_primitives: set[Any] = set()
 
@@ -172,7 +203,7 @@ def _whole_with_marks(primitive: Any, original: Callable[..., Any]) -> Callable[
             unknown = unknown[1:] if primitive.name == "cond" else unknown
             staged = [_pe.partial_eval_jaxpr_nounits(_closed(j), unknown, False)[1] for j in jaxprs_in_params(params)]
             if any(_is_ours(effect) for jaxpr in staged for effect in jaxpr.effects):
-                return trace.default_process_primitive(primitive, map(trace.instantiate_const, tracers), params)
+                return _stage(trace, primitive, tracers, params)
         return original(trace, *tracers, **params)
 
     return rule

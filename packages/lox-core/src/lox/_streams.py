@@ -168,7 +168,7 @@ class RowsTarget:
 
         def run(*arrays: np.ndarray) -> tuple[()]:
             count = rows if self.full else int(arrays[0])
-            words = arrays[-1][:count].reshape(count, -1)
+            words = arrays[-1][:count].reshape(count, len(columns))
             logs = logdict._make(
                 {name: words[:, i].view(dtype) for name, (i, dtype) in zip(names, values, strict=True)},
                 {
