@@ -1,9 +1,11 @@
 """Python programs that tests run in processes of their own."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 PRELUDE = """
 import os, signal, sys, time
@@ -24,7 +26,17 @@ def start(program, *arguments, **options):
     command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), *map(str, arguments)]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **options.pop("env", {})}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env=environment, **{**pipes, **options})
+    # Tests in the background of a shell inherit that Ctrl-C is ignored; a program that is tested has its own terminal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler) if _in_main_thread() else None
+    try:
+        return subprocess.Popen(command, env=environment, **{**pipes, **options})
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _in_main_thread():
+    return threading.current_thread() is threading.main_thread()
 
 
 def run(program, *arguments, **options):
