@@ -97,4 +97,12 @@ FINDS: tuple[Find, ...] = (
         Program(Block((Call("linearize", 0, Block((While(Choice(False, 0), 0, Block((Log((F0,)),))),))),))),
         {"f0/@0": [2.0] * 3},
     ),
+    Find(
+        "linearize ran a while loop twice whose tangents only its marks would have used",
+        laws.spool_rows,
+        Program(
+            Block((Call("linearize", 0, Block((While(Choice(False, 1), 0, Block((Log((Key("cast", 0),), a=7),))),))),))
+        ),
+        {"cast0/@0": [2.0] * 3},
+    ),
 )

@@ -166,8 +166,9 @@ def _run_once(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(trace, *tracers, **params)
         if not _marks_are_known(tracers, params):
             tracers = tuple(map(trace.instantiate_const, tracers))
+        handles = list(trace.effect_handles)
         outs = original(trace, *tracers, **params)
-        _forget_repetition(trace, outs)
+        _forget_repetition(trace, handles, outs)
         return outs
 
     return rule
@@ -213,13 +214,15 @@ def _closed(jaxpr: Any) -> Any:
     return jaxpr if hasattr(jaxpr, "consts") else close(jaxpr, ())
 
 
-def _forget_repetition(trace: Any, outs: Sequence[Any]) -> None:
+def _forget_repetition(trace: Any, handles: list[Any], outs: Sequence[Any]) -> None:
     """Of a loop that was run for its known results and staged for the others: no marks in the staged one."""
     unknown = [out for out in outs if isinstance(out, _pe.JaxprTracer) and not out.pval.is_known()]
-    if not unknown or len(unknown) == len(outs):
+    if len(unknown) == len(outs):
+        return
+    trace.effect_handles[:] = handles
+    if not unknown:  # it was staged for its effect alone
         return
     eqn = unknown[0].recipe
-    trace.effect_handles[:] = [handle for handle in trace.effect_handles if handle.recipe is not eqn]
     silent = eqn._replace(params=_silent(eqn.params), effects=_others(eqn.effects))
     for out in unknown:
         out.recipe = silent
