@@ -246,6 +246,16 @@ def test_adding_different_records_is_an_error():
         losses() + {"loss": 1.0}
 
 
+def test_adding_constants_with_traced_steps():
+    def add(step):
+        logs = lox.logdict({"a": np.float32(1.0)}, steps={"step": {"a": step}})
+        return logs + logs
+
+    both = jax.jit(add)(3)
+    assert both["a"].tolist() == [1.0, 1.0]
+    assert both.step["a"].tolist() == [3, 3]
+
+
 def test_adding_works_in_jit():
     both = jax.jit(lambda a, b: a + b)(losses(), losses())
     assert both["loss"].tolist() == [3.0, 2.0, 1.0] * 2

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from lox import _jax_compat as compat
-from lox._mark import Record, log_p, marks_are_wanted, stop_gradient, watch_p
+from lox._mark import Record, detach, log_p, marks_are_wanted, watch_p
 from lox._rows import Rows
 from lox._survey import Survey
 
@@ -113,24 +113,19 @@ class Collector:
 
     def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
         body, consts = compat.open_jaxpr(jaxpr)
-        env: dict[Any, Array] = {}
-
-        def read(atom: Any) -> Array:
-            return atom.val if isinstance(atom, compat.Literal) else env[atom]
-
-        env.update(zip(body.constvars, consts, strict=False))
+        env: dict[Any, Array] = dict(zip(body.constvars, consts, strict=False))
         env.update(zip(body.invars, args, strict=True))
         for eqn in body.eqns:
-            invals = [read(atom) for atom in eqn.invars]
+            invals = [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in eqn.invars]
+            if eqn.primitive is log_p:
+                self._mark(eqn, invals, frame)
+                continue
             with compat.source_context(eqn), eqn.ctx.manager:
                 outs = self._step(eqn, invals, frame)
             env.update(zip(eqn.outvars, outs, strict=True))
-        return [read(atom) for atom in body.outvars]
+        return [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in body.outvars]
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
-        if eqn.primitive is log_p:
-            self._mark(eqn, invals, frame)
-            return []
         if eqn.primitive is watch_p and not marks_are_wanted():
             return invals[: len(eqn.outvars)]
         if self.must_rebuild(eqn):
@@ -146,16 +141,13 @@ class Collector:
             value if isinstance(value, jax.Array) else np.asarray(value, atom.aval.dtype)
             for value, atom in zip(invals, eqn.invars, strict=True)
         ]
-        marked = record = Record.of(eqn.params["mark"], operands)
-        keys = self.survey.selected(record.mark)
+        mark = eqn.params["mark"]
+        keys = self.survey.selected(mark)
         if keys:
-            if frame.nested:
-                leaves = {key: [stop_gradient(leaf) for leaf in record.leaves[key]] for key in keys}
-                steps = {axis: stop_gradient(step) for axis, step in record.steps.items()}
-                record = dataclasses.replace(record, leaves=leaves, steps=steps)
-            self.record(frame, record, keys)
+            self.record(frame, Record.of(mark, detach(operands) if frame.nested else operands), keys)
         if marks_are_wanted():
-            marked.bind(marked.mark.keys if self.keep else tuple(k for k in marked.mark.keys if k not in keys))
+            left = mark.keys if self.keep else tuple(key for key in mark.keys if key not in keys)
+            Record.of(mark, operands).bind(left)
 
     def body(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
         """Run a loop body or a branch, and put its rows away at the end."""

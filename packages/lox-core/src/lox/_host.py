@@ -298,7 +298,8 @@ def _host_call_lowering(
         return compat.lower_fun(once, multiple_results=True)(ctx, *operands)
     run = target.prepare(lanes, has_alive)
     call = (lambda token, *arrays: (_TOKEN, *run(*arrays))) if has_token else run
-    return compat.lower_to_host_call(ctx, call, operands, _ordered_host_effect if ordered else None)
+    effect = _ordered_host_effect if ordered else None
+    return compat.lower_to_host_call(ctx, call, operands, effect, checked=bool(results))
 
 
 def _once_along(

@@ -15,7 +15,6 @@ them with ``jax.vmap`` too.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -64,14 +63,14 @@ class logdict(dict[str, Any]):
     @classmethod
     def _make(
         cls,
-        data: dict[str, Any],
+        data: Mapping[str, Any] | Iterable[tuple[str, Any]],
         steps: Steps,
         counts: dict[str, Any],
         stacked: frozenset[str],
         bounds: dict[str, int | None],
     ) -> logdict:
         """The constructor without checks or copies, for hot paths."""
-        new = cls.__new__(cls, data)
+        new = cls.__new__(cls)
         dict.update(new, data)
         new._steps, new._counts, new._stacked, new._bounds = steps, counts, stacked, bounds
         return new
@@ -201,22 +200,25 @@ class logdict(dict[str, Any]):
         """Both; where a key is in both, the right one wins, with its steps and count."""
         right = other if isinstance(other, logdict) else logdict(other)
         left = self.filter(lambda key: key not in right)
-        merged = left._merge_disjoint(right)
+        merged = logdict._of_disjoint([left, right])
         return merged._pick({key: key for key in dict.fromkeys((*self, *right))})
 
     def __ior__(self, other: Mapping[str, Any]) -> logdict:  # type: ignore[override]
         self.update(other)
         return self
 
-    def _merge_disjoint(self, other: logdict) -> logdict:
-        axes = dict.fromkeys((*self._steps, *other._steps))
-        return logdict._make(
-            {**self, **other},
-            {axis: {**self._steps.get(axis, {}), **other._steps.get(axis, {})} for axis in axes},
-            {**self._counts, **other._counts},
-            self._stacked | other._stacked,
-            {**self._bounds, **other._bounds},
-        )
+    @staticmethod
+    def _of_disjoint(parts: list[logdict]) -> logdict:
+        """All of them; no key is in two."""
+        whole = logdict()
+        for part in parts:
+            dict.update(whole, part)
+            for axis, by_key in part._steps.items():
+                whole._steps.setdefault(axis, {}).update(by_key)
+            whole._counts.update(part._counts)
+            whole._bounds.update(part._bounds)
+        whole._stacked = frozenset().union(*(part._stacked for part in parts))
+        return whole
 
     def __add__(self, other: logdict) -> logdict:
         """The records of ``self``, then those of ``other``."""
@@ -344,58 +346,74 @@ def _to_plain(leaf: Any) -> Any:
 
 # --- pytree --------------------------------------------------------------------------------------------------------
 # children: the values in key order, the distinct step arrays, the counts that are arrays.
-# aux data: keys, {axis: {key: which step array}}, static counts, stacked keys, bounds.
 
 
-def _flatten(logs: logdict) -> tuple[list[Any], Any]:
-    values = [logs[key] for key in logs]
-    distinct: dict[int, int] = {}
-    step_arrays: list[Any] = []
-    layout = []
-    for axis, by_key in logs._steps.items():
-        places = []
-        for key, array in by_key.items():
-            place = distinct.get(id(array))
-            if place is None:
-                place = distinct[id(array)] = len(step_arrays)
-                step_arrays.append(array)
-            places.append((key, place))
-        layout.append((axis, tuple(places)))
-    count_arrays: list[Any] = []
-    counts = []
-    known: dict[int, int] = {}
-    for key in logs:
-        count = logs._counts[key]
-        if type(count) is int:
-            counts.append((True, count))
-            continue
-        if id(count) not in known:
-            known[id(count)] = len(count_arrays)
-            count_arrays.append(count)
-        counts.append((False, known[id(count)]))
-    aux = (tuple(logs), tuple(layout), tuple(counts), logs._stacked, tuple(logs._bounds.items()), len(step_arrays))
-    return [*values, *step_arrays, *count_arrays], aux
+class _Layout(tuple[Any, ...]):
+    """The aux data: keys, {axis: {key: which step array}}, counts or which of the arrays they are, stacked keys, bounds.
+
+    A tuple, so that JAX compares and hashes it fast; what every call of a compiled program needs to make its logs is
+    prepared beside it, once.
+    """
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.keys, self._steps, counts, self.stacked, bounds, self.num_steps = parts
+        self._bounds = dict(bounds)
+        static = {key: count for key, (is_static, count) in zip(self.keys, counts, strict=True) if is_static}
+        self._counts = {key: static.get(key) for key in self.keys}
+        self._counted = [(key, i) for key, (is_static, i) in zip(self.keys, counts, strict=True) if not is_static]
+        self._only_values = not self.num_steps and not self._counted
+
+    def fill(self, children: Iterable[Any]) -> logdict:
+        logs = logdict.__new__(logdict)
+        logs._counts, logs._stacked, logs._bounds = self._counts.copy(), self.stacked, self._bounds.copy()
+        if self._only_values:
+            dict.update(logs, zip(self.keys, children, strict=True))
+            logs._steps = {axis: {} for axis, _ in self._steps}
+            return logs
+        children = list(children)
+        dict.update(logs, zip(self.keys, children, strict=False))
+        num_values = len(self.keys)
+        logs._steps = {axis: {key: children[num_values + i] for key, i in places} for axis, places in self._steps}
+        for key, i in self._counted:
+            logs._counts[key] = children[num_values + self.num_steps + i]
+        return logs
 
 
-def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], Any]:
-    children, aux = _flatten(logs)
+def _flatten(logs: logdict) -> tuple[list[Any], _Layout]:
+    step_arrays, count_arrays = _Distinct(), _Distinct()
+    steps = tuple(
+        (axis, tuple((key, step_arrays.place(array)) for key, array in by_key.items()))
+        for axis, by_key in logs._steps.items()
+    )
+    counts = tuple(
+        (True, count) if type(count) is int else (False, count_arrays.place(count))
+        for count in (logs._counts[key] for key in logs)
+    )
+    bounds = tuple(logs._bounds.items())
+    layout = _Layout((tuple(logs), steps, counts, logs._stacked, bounds, len(step_arrays.items)))
+    return [*logs.values(), *step_arrays.items, *count_arrays.items], layout
+
+
+class _Distinct:
+    """Arrays in the order in which they were first seen."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self._places: dict[int, int] = {}
+
+    def place(self, array: Any) -> int:
+        place = self._places.setdefault(id(array), len(self.items))
+        if place == len(self.items):
+            self.items.append(array)
+        return place
+
+
+def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], _Layout]:
+    children, layout = _flatten(logs)
     names: list[Any] = [jax.tree_util.DictKey(key) for key in logs]
-    names += [jax.tree_util.GetAttrKey(f"steps[{i}]") for i in range(aux[-1])]
+    names += [jax.tree_util.GetAttrKey(f"steps[{i}]") for i in range(layout.num_steps)]
     names += [jax.tree_util.GetAttrKey(f"counts[{i}]") for i in range(len(children) - len(names))]
-    return list(zip(names, children, strict=True)), aux
+    return list(zip(names, children, strict=True)), layout
 
 
-def _unflatten(aux: Any, children: Iterable[Any]) -> logdict:
-    keys, layout, counts, stacked, bounds, num_steps = aux
-    children = iter(children)
-    data = dict(zip(keys, itertools.islice(children, len(keys)), strict=True))
-    step_arrays = list(itertools.islice(children, num_steps))
-    count_arrays = list(children)
-    steps = {axis: {key: step_arrays[place] for key, place in places} for axis, places in layout}
-    all_counts = {
-        key: count if is_static else count_arrays[count] for key, (is_static, count) in zip(keys, counts, strict=True)
-    }
-    return logdict._make(data, steps, all_counts, stacked, dict(bounds))
-
-
-jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _unflatten, _flatten)
+jax.tree_util.register_pytree_with_keys(logdict, _flatten_with_keys, _Layout.fill, _flatten)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -303,7 +304,15 @@ def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
     return chosen[0][0]
 
 
-def spool_options(
+def spool_options(*given: Any) -> SpoolOptions:
+    """The options of a call of ``lox.spool``, checked; the same object for the same ones."""
+    try:
+        return _known_spool_options(*given)
+    except TypeError:  # a list, which cannot be hashed
+        return _spool_options(*given)
+
+
+def _spool_options(
     argnames: Any, tags: Any, keep_logs: bool, interval: Any, reduce: Any, prefix: str, capacity: Any
 ) -> SpoolOptions:
     return SpoolOptions(
@@ -314,3 +323,6 @@ def spool_options(
         prefix,
         check_positive("capacity", capacity),
     )
+
+
+_known_spool_options = functools.lru_cache(typed=True)(_spool_options)

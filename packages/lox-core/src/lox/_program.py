@@ -135,10 +135,10 @@ class Program:
             self._plain = self._flatten(operands, arrays)
         jaxpr, tree, num_outs, constants = self._plain
         if tracing:
-            flat = compat.evaluator(jaxpr)(*operands, *arrays)
+            evaluate = compat.evaluator(jaxpr)
         else:
-            self._eager = self._eager or EagerProgram(jaxpr)
-            flat = _as_arrays(self._eager(*operands, *arrays))
+            evaluate = self._eager = self._eager or EagerProgram(jaxpr)
+        flat = _as_arrays(evaluate(*operands, *arrays))
         for i, constant in constants.items():
             if constant.is_deleted():  # donated by whom it was returned to
                 constant = constants[i] = _literal_array(jaxpr.jaxpr.outvars[i])

@@ -19,12 +19,10 @@ from lox._logdict import logdict
 
 def concatenate(first: logdict, second: logdict) -> logdict:
     """The records of ``first``, then those of ``second``; keys of one side alone stay as they are."""
-    joined = first.filter(lambda key: key not in second)
-    joined = joined._merge_disjoint(second.filter(lambda key: key not in first))
     memo: dict[Any, Any] = {}
-    for key in first:
-        if key in second:
-            joined = joined._merge_disjoint(_join_key(key, first, second, memo))
+    parts = [first.filter(lambda key: key not in second), second.filter(lambda key: key not in first)]
+    parts += [_join_key(key, first, second, memo) for key in first if key in second]
+    joined = logdict._of_disjoint(parts)
     return joined._pick({key: key for key in dict.fromkeys((*first, *second))})
 
 
@@ -69,7 +67,10 @@ def _check_same_records(key: str, a: Any, b: Any, a_stacked: bool, b_stacked: bo
 
 
 def _joiner(key: str, first: logdict, second: logdict) -> Any:
-    numpy = _module_of([*jax.tree.leaves(first[key]), *jax.tree.leaves(second[key])])
+    # Steps and counts too: a logged constant can have a traced step.
+    numpy = _module_of(
+        jax.tree.leaves([(logs[key], logs._steps_of(key), logs._counts[key]) for logs in (first, second)])
+    )
 
     def rows(leaf: Any, logs: logdict) -> Any:
         return numpy.asarray(leaf) if key in logs.stacked else numpy.asarray(leaf)[None]

@@ -13,7 +13,7 @@ from lox import _program, _rules
 from lox._collect import Collector, Context, Frame
 from lox._errors import ConflictError
 from lox._logdict import logdict
-from lox._mark import Record, stop_gradient
+from lox._mark import Record, detach
 from lox._plan import Group, KeyPlan, Plan, SpoolOptions, make_plan, spool_options
 from lox._reduce import APPEND
 from lox._rows import Chunk, Rows, SharedJoin
@@ -62,7 +62,10 @@ def spool(
 
 def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
     """Logged values carry no gradient. Inside loops and calls that is seen to where they are recorded."""
-    return out, jax.tree.map(stop_gradient, logs) if compat.tracing_now() else logs
+    if not compat.tracing_now():
+        return out, logs
+    leaves, tree = jax.tree.flatten(logs)
+    return out, tree.unflatten(detach(leaves))
 
 
 def _interpreter(options: SpoolOptions, traced: _program.Traced) -> Callable[[list[Array], list[Array]], Any]:
@@ -75,7 +78,8 @@ def _interpreter(options: SpoolOptions, traced: _program.Traced) -> Callable[[li
         frame = Frame(Context({i: group.init() for i, group in enumerate(plan.groups)}), nested=False)
         outs = spooler.run(traced.jaxpr, arrays, frame)
         spooler.settle(frame, frozenset(frame.state))
-        return outs, assemble(plan, frame).prefix(options.prefix)
+        logs = assemble(plan, frame)
+        return outs, logs.prefix(options.prefix) if options.prefix else logs
 
     return interpret
 
@@ -144,24 +148,18 @@ def _cast(array: Array, aval: Any) -> Array:
 
 def assemble(plan: Plan, frame: Frame) -> logdict:
     """The logs of a finished run, keys in the order in which they are first recorded."""
-    reduced, kept = logdict(), logdict()
     join = SharedJoin()
-    for number, group in enumerate(plan.groups):
-        part = _from_store(group, frame.state[number])
-        if group.reduces:
-            reduced = reduced._merge_disjoint(part)
-        else:
-            kept = kept._merge_disjoint(part)
-    for key in plan.rows:
-        if key in frame.rows:
-            kept = kept._merge_disjoint(_from_rows(plan.keys[key], frame.rows[key], join))
+    stored = [(group, _from_store(group, frame.state[number])) for number, group in enumerate(plan.groups)]
+    rows = [_from_rows(plan.keys[key], frame.rows[key], join) for key in plan.rows if key in frame.rows]
+    reduced = logdict._of_disjoint([part for group, part in stored if group.reduces])
+    kept = logdict._of_disjoint([part for group, part in stored if not group.reduces] + rows)
     for key in reduced.keys() & kept.keys():
         # Both were asked for, ("append", "mean"): the rows stand beside the rest.
         usage = plan.keys[key].usage
         single = not (usage.looped_or_repeated or usage.masked)
-        rows = jax.tree.map(lambda leaf: leaf[0], kept[key]) if single else kept[key]
-        dict.__setitem__(reduced, key, {**reduced[key], APPEND: rows})
-    logs = reduced._merge_disjoint(kept.filter(lambda key: key not in reduced))
+        appended = jax.tree.map(lambda leaf: leaf[0], kept[key]) if single else kept[key]
+        dict.__setitem__(reduced, key, {**reduced[key], APPEND: appended})
+    logs = logdict._of_disjoint([reduced, kept.filter(lambda key: key not in reduced)])
     return logs._pick({key: key for key in plan.keys if key in logs})
 
 

@@ -161,25 +161,22 @@ class RowsTarget:
         return run
 
     def _prepare_simple(self) -> Callable[..., tuple[()]]:
-        names, axes = self.form.names, self.form.axes
-        columns = list(enumerate(np.dtype(dtype) for dtype in self.ring.layout.dtypes))
-        values, steps = columns[: len(names)], columns[len(names) :]
+        names, axes, dtypes = self.form.names, self.form.axes, tuple(map(np.dtype, self.ring.layout.dtypes))
+        one_dtype = dtypes[0] if len(set(dtypes)) == 1 else None
         callback, rows = self.handle.callback, self.ring.rows  # type: ignore[attr-defined]
+        stacked, full_counts = frozenset(names), dict.fromkeys(names, rows)
 
         def run(*arrays: np.ndarray) -> tuple[()]:
             count = rows if self.full else int(arrays[0])
-            words = arrays[-1][:count].reshape(count, len(columns))
-            logs = logdict._make(
-                {name: words[:, i].view(dtype) for name, (i, dtype) in zip(names, values, strict=True)},
-                {
-                    axis: dict.fromkeys(names, words[:, i].view(dtype))
-                    for axis, (i, dtype) in zip(axes, steps, strict=True)
-                },
-                dict.fromkeys(names, count),
-                frozenset(names),
-                {},
-            )
-            callback(logs)
+            words = arrays[-1][:count].reshape(count, len(dtypes))
+            if one_dtype is not None:
+                columns: Any = words.view(one_dtype).T
+            else:
+                columns = [column.view(dtype) for column, dtype in zip(words.T, dtypes, strict=True)]
+            steps = {axis: dict.fromkeys(names, columns[i]) for i, axis in enumerate(axes, len(names))}
+            counts = full_counts.copy() if self.full else dict.fromkeys(names, count)
+            # The columns of the steps follow those of the values.
+            callback(logdict._make(zip(names, columns), steps, counts, stacked, {}))  # noqa: B905
             return ()
 
         return run

@@ -119,7 +119,7 @@ class Survey:
                 continue
             for key, usage in found.items():
                 usages[key] = usages[key].then(usage) if key in usages else usage
-        return Summary(_with_multiplicity(usages, id(body), marks), frozenset(folded))
+        return Summary(_with_multiplicity(usages, marks), frozenset(folded))
 
     def _use(self, eqn: Any, index: int, body: Any, segment: int, marks: Counter[Any]) -> Usages:
         avals = [var.aval for var in eqn.invars]
@@ -166,13 +166,16 @@ class Survey:
         return self._marked[id(body)][1]
 
 
-def _with_multiplicity(usages: Usages, body: int, marks: Counter[Any]) -> Usages:
+def _with_multiplicity(usages: Usages, marks: Counter[Any]) -> Usages:
     """Two keys at one place are together only if they are recorded there equally often."""
-
-    def numbered(key: str, profile: Iterable[Any]) -> frozenset[Any]:
-        return frozenset((place, marks[key, place]) if place[0] == body else place for place in profile)
-
-    return {key: dataclasses.replace(usage, profile=numbered(key, usage.profile)) for key, usage in usages.items()}
+    repeated: dict[str, dict[Any, int]] = {}
+    for (key, place), times in marks.items():
+        if times > 1:
+            repeated.setdefault(key, {})[place] = times
+    for key, places in repeated.items():
+        profile = frozenset((place, places[place]) if place in places else place for place in usages[key].profile)
+        usages[key] = dataclasses.replace(usages[key], profile=profile)
+    return usages
 
 
 def in_sequence(parts: Iterable[Usages]) -> Usages:
