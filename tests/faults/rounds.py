@@ -1,0 +1,196 @@
+"""Rounds: processes that log are killed, and what they left is read with plain readers.
+
+A round has one or two lives. Each is a process that resumes the run and dies; after each of them the files have to be
+whole, in order, and hold all that was acknowledged. A life begins at step 0, so that the logger has to know what is
+there already, or after the last acknowledged step, as a program with a checkpoint does. Some rounds end with a life
+that is left alone: then everything has to be there, and nothing twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.faults.reading import READERS, acknowledged_rows
+from tests.faults.records import SEEDS, Columns, check_columns
+
+ROOT = Path(__file__).resolve().parents[2]
+BACKENDS = tuple(READERS)
+MODES = ("log", "tap", "spool", "vmap", "threads")
+WITHOUT_END = 10**9
+PATIENCE = 120.0  # seconds; a process that says nothing for so long hangs
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a round does; all of it follows from the seed."""
+
+    backend: str
+    seed: int
+    mode: str
+    size: int  # of an array in each record
+    late: bool  # keys that come later, and a dtype that grows: only records from Python can have these
+    checkpoint: bool  # whether a life begins after the last acknowledged step
+    lives: int
+    completed: bool  # whether a last life is left alone
+
+    @classmethod
+    def draw(cls, backend: str, seed: int) -> Plan:
+        draw = random.Random(f"{backend} {seed}")
+        mode = MODES[seed % len(MODES)]  # so that few rounds have all of them
+        late = mode in ("log", "threads") and draw.random() < 0.7
+        size = draw.choice((3, 3, 3000)) if mode != "threads" else 3
+        # After a crash, TensorBoard is told to forget what comes after the step with which a program goes on.
+        checkpoint = backend == "tensorboard" or draw.random() < 0.5
+        lives, completed = draw.choice((1, 1, 2)), draw.random() < 0.25
+        return cls(backend, seed, mode, size, late, checkpoint, lives, completed)
+
+    @property
+    def seeds(self) -> range:
+        return range(SEEDS if self.mode in ("vmap", "threads") else 1)
+
+
+class Server:
+    """The process that forks those that are to be killed."""
+
+    def __init__(self, errors: Path) -> None:
+        self._errors = errors
+        self._told = 0
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.child"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors.open("w"),
+            text=True,
+        )
+
+    def start(self, spec: dict[str, Any]) -> int:
+        assert self._process.stdin is not None
+        self._told = self._errors.stat().st_size
+        self._process.stdin.write(json.dumps(spec) + "\n")
+        self._process.stdin.flush()
+        return int(self._line())
+
+    def wait(self) -> int:
+        """The status with which the child ended."""
+        return int(self._line())
+
+    def error(self) -> str:
+        """What the last child wrote to standard error."""
+        return self._errors.read_text()[self._told :]
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the server is gone:\n{self.error()}"
+        return line
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(PATIENCE)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class Round:
+    """One round in a folder of its own."""
+
+    def __init__(self, server: Server, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.killed = 0  # lives that did not end by themselves
+        self._server = server
+        self._folder = folder
+        self._acknowledged = folder.with_name(f"{folder.name}.acknowledged")
+        self._random = random.Random(f"moments {plan.backend} {plan.seed}")
+
+    def play(self) -> None:
+        for _ in range(self.plan.lives):
+            self._die(self.kill_at_a_random_moment)
+        if self.plan.completed:
+            self.complete()
+
+    def die_of(self, **cause: int) -> bool:
+        """A life that ends by itself, at a file operation or a byte; False if it came through to its end."""
+        status = self._live(rows=250, **cause)
+        self.check()
+        assert status in (0, signal.SIGKILL, signal.SIGXFSZ), self._trouble(status)
+        self.killed += status != 0
+        return status != 0
+
+    def _die(self, kill: Any) -> None:
+        status = self._live(rows=WITHOUT_END, kill=kill)
+        assert status == signal.SIGKILL, self._trouble(status)
+        self.killed += 1
+        self.check()
+
+    def complete(self) -> None:
+        """Resumes what is there and lets it come to its end."""
+        longest = max(max(map(len, self.read(seed).values()), default=0) for seed in self.plan.seeds)
+        status = self._live(rows=longest + 100)
+        assert status == 0, self._trouble(status)
+        self.check(at_end=True)
+
+    def check(self, at_end: bool = False) -> None:
+        acknowledged = acknowledged_rows(self._acknowledged)
+        for seed in self.plan.seeds:
+            rows = acknowledged.get(seed, 0)
+            check_columns(self.read(seed), rows, self.plan.late, complete=rows if at_end else None)
+
+    def read(self, seed: int) -> Columns:
+        return READERS[self.plan.backend](self._folder, f"{seed:016x}", self.plan.late)
+
+    def kill_at_a_random_moment(self, child: int) -> None:
+        """Mostly soon after the first acknowledgement, sometimes while the process still starts."""
+        if self._random.random() < 0.1:
+            time.sleep(self._random.uniform(0.0, 0.8))
+        else:
+            before = self._size_of_acknowledged()
+            until = time.monotonic() + PATIENCE
+            while self._size_of_acknowledged() == before:
+                assert time.monotonic() < until, f"nothing is acknowledged:\n{self._server.error()}"
+                if not _is_running(child):
+                    return
+                time.sleep(0.001)
+            time.sleep(10 ** self._random.uniform(-4, -0.4))
+        os.kill(child, signal.SIGKILL)
+
+    def _live(self, rows: int, kill: Any = None, **cause: int) -> int:
+        plan = self.plan
+        spec = {"folder": str(self._folder), "acknowledged": str(self._acknowledged), "rows": rows, **cause}
+        done = acknowledged_rows(self._acknowledged) if plan.checkpoint else {}
+        spec["starts"] = [done.get(seed, 0) for seed in plan.seeds]
+        spec |= {"backend": plan.backend, "mode": plan.mode, "size": plan.size, "late": plan.late}
+        child = self._server.start({**spec, "seed": self._random.randrange(10**6)})
+        if kill is not None:
+            kill(child)
+        return self._server.wait()
+
+    def _size_of_acknowledged(self) -> int:
+        return self._acknowledged.stat().st_size if self._acknowledged.exists() else 0
+
+    def _trouble(self, status: int) -> str:
+        return f"{self.plan}: ended with status {status}\n{self._server.error()}"
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
