@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import lox
@@ -17,7 +18,7 @@ def test_a_failure_is_raised_by_the_next_call_whichever_it_is(call):
     spooled, tapped = logger.spool(scan, state), logger.tap(scan, state)
     logger.gate.clear()  # so that nothing fails before all is logged
     for i in range(3):
-        logger.log(state, {"x": i})
+        logger.log(state, {"x": np.full(i + 1, i)})  # no two of them look alike, so that each is a write
     logger.gate.set()
     wait_until(lambda: len(logger.calls) == 3)
     calls = {
@@ -34,7 +35,7 @@ def test_a_failure_is_raised_by_the_next_call_whichever_it_is(call):
     if call != "close":  # raised once, not again, and what comes after it is written
         logger.log(state, {"x": 5})
     logger.close()
-    assert [int(c[2]["x"][0]) for c in logger.calls if c[0] == "write"] == [0, 1, 2] + [5] * (call != "close")
+    assert [int(c[2]["x"].flat[0]) for c in logger.calls if c[0] == "write"] == [0, 1, 2] + [5] * (call != "close")
 
 
 def test_a_failure_does_not_keep_other_runs_from_being_written():

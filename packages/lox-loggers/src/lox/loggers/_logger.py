@@ -31,7 +31,7 @@ from lox.loggers._errors import (
     LoggerStateError,
     RunExistsError,
 )
-from lox.loggers._records import check_record, one_record, one_row, to_host, with_all_parts
+from lox.loggers._records import check_record, host_record, one_record, to_host, with_all_parts
 from lox.loggers._resume import Steps, WrittenSteps
 from lox.loggers._run import IfExists, LoggerState, OnError, Processes, Run, Writer, key_words, numbered, run_name
 from lox.loggers._sink import Sink
@@ -176,7 +176,7 @@ class Logger(abc.ABC):
         if _jax_compat.tracing_now():
             self._send(state, one_record(logs, steps))
         else:
-            self._receive_now(state, one_row(logs, steps))
+            self._receive_now(state, host_record(logs, steps))
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
         """A backend that cannot take some names raises here, before a tapped program runs."""

@@ -27,11 +27,11 @@ def one_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict
     return lox.logdict(data, steps={axis: dict.fromkeys(data, step) for axis, step in steps.items()})
 
 
-def one_row(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict:
-    """The same as a table of numpy with one row, in one go: rows that come one by one are to be cheap."""
-    values = {key: _with_axis(_value_to_host(key, value)) for key, value in data.items()}
-    columns = {axis: dict.fromkeys(data, _to_numpy("a step", step)[None]) for axis, step in steps.items()}
-    return lox.logdict._make(values, columns, dict.fromkeys(data, 1), frozenset(values), {})
+def host_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict:
+    """The same in numpy, in one go: records that come one by one are to be cheap."""
+    values = {key: _value_to_host(key, value) for key, value in data.items()}
+    by_axis = {axis: dict.fromkeys(data, _to_numpy("a step", step)) for axis, step in steps.items()}
+    return lox.logdict._make(values, by_axis, dict.fromkeys(data, 1), frozenset(), {})
 
 
 def to_host(logs: lox.logdict) -> lox.logdict:
@@ -141,7 +141,7 @@ def _with_axis(value: Any) -> Any:
 
 
 def _value_to_host(key: str, value: Any) -> Any:
-    if type(value) in _ARRAY_LIKE or isinstance(value, np.generic | jax.Array):
+    if type(value) in _ARRAY_LIKE or isinstance(value, (np.generic, jax.Array)):  # a union takes longer
         return _to_numpy(key, value)
     leaves, tree = jax.tree_util.tree_flatten(value)
     if not leaves:
@@ -153,7 +153,7 @@ _ARRAY_LIKE = frozenset({np.ndarray, float, int, bool, complex, str})
 
 
 def _to_numpy(name: str, leaf: Any) -> np.ndarray:
-    plain = type(leaf) in _ARRAY_LIKE
+    plain = type(leaf) in _ARRAY_LIKE or isinstance(leaf, np.generic)
     if not plain and is_partial(leaf):
         raise LoggerStateError(
             f"{name!r} is spread over several processes, and process {jax.process_index()} has only a part of it; log it "

@@ -21,7 +21,8 @@ import numpy as np
 
 import lox
 from lox._host import Delivery
-from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RunExistsError
+from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
+from lox.loggers._merge import joined
 from lox.loggers._records import as_table, lane_of, nbytes
 from lox.loggers._resume import WrittenSteps
 from lox.loggers._run import LaneWriter, Run, Writer
@@ -113,7 +114,7 @@ class Sink:
         self._closing = threading.Lock()
         self._pid = os.getpid()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
-        self._worker = Worker(f"lox:{owner}", queue_size, self._flush_all, flush_interval)
+        self._worker = Worker(f"lox:{owner}", queue_size, self._write_all, self._flush_all, flush_interval)
         _open_sinks.add(self)
 
     @property
@@ -151,7 +152,7 @@ class Sink:
         """Queues what one host call brought: one run id, and its logs, for each lane."""
         if self.foreign:
             return
-        self._worker.submit(lambda: self._write_lanes(delivery), nbytes(delivery.logs))
+        self._worker.submit(delivery, nbytes(delivery.logs))
 
     def retire(self, name: str) -> None:
         """Closes the run of that name, if it is open here. On the worker thread."""
@@ -187,11 +188,15 @@ class Sink:
             return
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
 
-    def _write_lanes(self, delivery: Delivery) -> None:
+    def _write_all(self, deliveries: list[Delivery]) -> None:
+        for delivery, number in joined(deliveries):
+            self._write_lanes(delivery, number)
+
+    def _write_lanes(self, delivery: Delivery, number: int) -> None:
         ids = np.asarray(delivery.operands)
         if not delivery.lanes:
             if delivery.alive:
-                self._write(int(ids), delivery.logs)
+                self._write(int(ids), delivery.logs, number)
             return
         alive = np.argwhere(delivery.alive).tolist()
         for run_id, lane in zip(ids[delivery.alive].tolist(), map(tuple, alive), strict=True):
@@ -200,9 +205,10 @@ class Sink:
                 entry.dirty = True
                 entry.lane_writer.write_lane(delivery.logs, lane)
             else:
-                self._write(run_id, lane_of(delivery.logs, lane))
+                self._write(run_id, lane_of(delivery.logs, lane), number)
 
-    def _write(self, run_id: int, logs: lox.logdict) -> None:
+    def _write(self, run_id: int, logs: lox.logdict, number: int) -> None:
+        """Writes what came for a run in this number of deliveries."""
         if run_id not in self._runs:
             error = LoggerStateError(
                 f"run {run_id} is not one of this logger's: a state works only with the logger whose init made it"
@@ -221,6 +227,11 @@ class Sink:
                 entry.dirty = True
                 entry.writer.write(table)
         except BaseException as error:
+            if number > 1 and isinstance(error, RecordError) and not hasattr(error, "lost_records"):
+                # One of the records cannot be stored, and so none of them was. It must not take the others with it.
+                for record in range(number):
+                    self._write(run_id, logs.slice[record : record + 1], 1)
+                return
             self._failed(error, f"writing to run {entry.run.name!r}", logs)
 
     def _write_nowhere(self, why: _Nowhere, logs: lox.logdict) -> None:

@@ -1,16 +1,23 @@
-"""A background thread behind a bounded queue: tasks run one at a time, in the order they came.
+"""A background thread behind a bounded queue: what is submitted is handled in the order in which it came.
 
-`submit` waits while the queue is full and never drops. Tasks handle their own failures. The thread
-starts with the first task and is a daemon: whoever owns a worker closes it before the interpreter
-ends (see `_sink`). Where no thread can be started any more, at interpreter exit, tasks run at once.
+`submit` waits while the queue is full and never drops. Handlers and tasks take care of their own failures. The thread
+starts with the first entry and is a daemon: whoever owns a worker closes it before the interpreter
+ends (see `_sink`). Where no thread can be started any more, at interpreter exit, everything is handled at once.
+
+The thread takes all that waits, and then rests for a multiple of the time that it has worked. So a lone delivery is
+handled at once, and many in a row are handled together: they must not take the processor from the program they come
+from. Whoever waits for the thread ends its rest.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from lox.loggers._errors import LoggerClosedError
 
@@ -20,50 +27,57 @@ Task = Callable[[], None]
 # deliveries of large arrays must not eat the memory that the training needs.
 MAX_BYTES = 256 * 1024 * 1024
 
+# Of one processor, the thread takes a fiftieth, as long as nothing gets older than half a second.
+_REST = 50
+_MAX_REST = 0.5  # seconds
+
+
+class _Entry(NamedTuple):
+    item: Any
+    nbytes: int = 0
+    task: Task | None = None
+    """If given, somebody waits for it to run; there is no item then."""
+
 
 class Worker:
-    def __init__(self, name: str, size: int, idle: Task, idle_after: float | None) -> None:
+    def __init__(
+        self, name: str, size: int, handle: Callable[[list[Any]], None], idle: Task, idle_after: float | None
+    ) -> None:
+        """
+        Args:
+          size: how many items may wait.
+          handle: takes items that came one after the other.
+          idle: runs `idle_after` seconds after items were handled; never if None.
+        """
         self._name = name
         self._size = size
+        self._handle = handle
         self._idle = idle
         self._idle_after = idle_after
         self._lock = threading.RLock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
-        self._tasks: deque[tuple[Task, int]] = deque()
-        self._waiting = 0  # tasks accepted and not finished
+        self._entries: deque[_Entry] = deque()
+        self._waiting = 0  # entries accepted and not handled
         self._bytes = 0  # what those hold
+        self._resting = False
+        self._urgent = 0  # tasks in the queue, and threads that wait for room in it
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     @property
     def on_thread(self) -> bool:
         """Whether the caller already is the background thread."""
-        return threading.current_thread() is self._thread
+        return self._thread is not None and threading.get_ident() == self._thread.ident
 
-    def submit(self, task: Task, nbytes: int = 0) -> None:
-        """Queues a task; waits while the queue is full."""
-        if self.on_thread:
-            task()  # waiting for room in a queue that only this thread empties would never end
-            return
-        with self._lock:
-            while not self._stopping and self._full(nbytes):
-                self._not_full.wait()
-            if self._stopping:
-                raise LoggerClosedError("the logger is closed: nothing more can be logged to it")
-            if self._started():
-                self._tasks.append((task, nbytes))
-                self._waiting += 1
-                self._bytes += nbytes
-                self._not_empty.notify()
-                return
-        task()
+    def submit(self, item: Any, nbytes: int = 0) -> None:
+        """Queues an item; waits while the queue is full."""
+        # Waiting for room in a queue that only this thread empties would never end.
+        if self.on_thread or not self._queue(_Entry(item, nbytes)):
+            self._handle([item])
 
     def run(self, task: Task) -> None:
         """Queues a task and returns when it, and so everything before it, has run."""
-        if self.on_thread:
-            task()
-            return
         done = threading.Event()
 
         def marked() -> None:
@@ -72,22 +86,23 @@ class Worker:
             finally:
                 done.set()
 
-        self.submit(marked)
-        done.wait()
+        if self.on_thread or not self._queue(_Entry(None, task=marked)):
+            task()
+        else:
+            done.wait()
 
     @property
     def stopping(self) -> bool:
         return self._stopping
 
     def stop(self, last: Task | None = None) -> bool:
-        """Takes no more tasks after `last`; the thread ends when the queue is empty. Does not wait.
+        """Takes nothing more after `last`; the thread ends when the queue is empty. Does not wait.
 
         False if there is no thread, and so nobody to run `last`.
         """
         with self._lock:
             if last is not None and self._thread is not None and not self._stopping:
-                self._tasks.append((last, 0))
-                self._waiting += 1
+                self._append(_Entry(None, task=last))
             self._stopping = True
             self._not_empty.notify_all()
             self._not_full.notify_all()
@@ -98,9 +113,41 @@ class Worker:
         if self._thread is not None and not self.on_thread:
             self._thread.join()
 
+    def _queue(self, entry: _Entry) -> bool:
+        """False if there is no thread to do it."""
+        with self._lock:
+            while not self._stopping and self._full(entry.nbytes):
+                self._wait_for_room()
+            if self._stopping:
+                raise LoggerClosedError("the logger is closed: nothing more can be logged to it")
+            if not self._started():
+                return False
+            self._append(entry)
+            if not self._resting or not self._may_rest():
+                self._not_empty.notify()
+            return True
+
+    def _append(self, entry: _Entry) -> None:
+        self._entries.append(entry)
+        self._waiting += 1
+        self._bytes += entry.nbytes
+        self._urgent += entry.task is not None
+
     def _full(self, nbytes: int) -> bool:
         # An entry larger than the whole budget passes when it is alone.
         return self._waiting >= self._size or (self._waiting > 0 and self._bytes + nbytes > MAX_BYTES)
+
+    def _wait_for_room(self) -> None:
+        self._urgent += 1
+        try:
+            self._not_empty.notify()
+            self._not_full.wait()
+        finally:
+            self._urgent -= 1
+
+    def _may_rest(self) -> bool:
+        half_full = 2 * len(self._entries) >= self._size or 2 * self._bytes >= MAX_BYTES
+        return not (self._urgent or half_full or self._stopping)
 
     def _started(self) -> bool:
         if self._thread is None:
@@ -114,33 +161,60 @@ class Worker:
 
     def _loop(self) -> None:
         due: float | None = None  # when written rows are to be flushed unasked
+        rested = time.monotonic()
         while True:
-            tasks = self._take(due)
-            if tasks is None:
+            entries = self._take(due, rested)
+            if entries is None:
                 return
-            for task, _ in tasks:
-                task()
-            with self._lock:
-                self._waiting -= len(tasks)
-                self._bytes -= sum(nbytes for _, nbytes in tasks)
-                self._not_full.notify_all()
+            worked = self._work(entries)
             now = time.monotonic()
-            if tasks and due is None and self._idle_after is not None:
+            if entries and due is None and self._idle_after is not None:
                 due = now + self._idle_after
             if due is not None and now >= due:
-                self._idle()
+                worked += _processor_time(self._idle)
                 due = None
+            rested = time.monotonic() + min(_MAX_REST, _REST * worked)
 
-    def _take(self, due: float | None) -> list[tuple[Task, int]] | None:
+    def _take(self, due: float | None, rested: float) -> list[_Entry] | None:
         """What waits; nothing when `due` has come; None when the worker is to end."""
         with self._lock:
-            while not self._tasks and not self._stopping:
+            self._rest(rested if due is None else min(due, rested))
+            while not self._entries and not self._stopping:
                 left = None if due is None else due - time.monotonic()
                 if left is not None and left <= 0:
                     break
                 self._not_empty.wait(left)
-            if not self._tasks and self._stopping:
+            if not self._entries and self._stopping:
                 return None
             # Half a queue at a time: enough that the two threads seldom wait for each other, and
             # there is room for the other half while this one is written.
-            return [self._tasks.popleft() for _ in range(min(len(self._tasks), max(1, self._size // 2)))]
+            taken = [self._entries.popleft() for _ in range(min(len(self._entries), max(1, self._size // 2)))]
+            self._urgent -= sum(entry.task is not None for entry in taken)
+            return taken
+
+    def _rest(self, until: float) -> None:
+        self._resting = True
+        while self._may_rest() and (left := until - time.monotonic()) > 0:
+            self._not_empty.wait(left)
+        self._resting = False
+
+    def _work(self, entries: list[_Entry]) -> float:
+        """Returns the time that the items took. What somebody asked for is no reason to rest."""
+        worked = 0.0
+        for has_task, group in itertools.groupby(entries, lambda entry: entry.task is not None):
+            if has_task:
+                for entry in group:
+                    entry.task()  # type: ignore[misc]
+            else:
+                worked += _processor_time(functools.partial(self._handle, [entry.item for entry in group]))
+        with self._lock:
+            self._waiting -= len(entries)
+            self._bytes -= sum(entry.nbytes for entry in entries)
+            self._not_full.notify_all()
+        return worked
+
+
+def _processor_time(task: Task) -> float:
+    began = time.thread_time()
+    task()
+    return time.thread_time() - began

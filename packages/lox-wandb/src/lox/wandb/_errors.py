@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lox import LoxError
+from lox.loggers import RecordError
 
 BACKEND = "WandbLogger"  # what messages call it
 
@@ -19,7 +20,7 @@ class WandbLoginError(WandbError):
     """An online run was asked for, and there is no API key."""
 
 
-class WandbKeyError(WandbError):
+class WandbKeyError(WandbError, RecordError):
     """A key or step axis that wandb keeps for itself, or one name for two things."""
 
 

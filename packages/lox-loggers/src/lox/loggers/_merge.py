@@ -1,0 +1,136 @@
+"""Single records that came one after the other, as one table: a backend takes a block in little more than the time of
+a row.
+
+Nobody can tell from what is written: only records that look alike are joined, and those of a run keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import lox
+from lox._host import Delivery
+from lox.loggers._records import nbytes
+
+# Large records gain nothing from being copied together.
+_MAX_BYTES = 4 * 1024 * 1024
+
+
+class Joined(NamedTuple):
+    """Deliveries as one. If they are several, each brought one record for each lane."""
+
+    delivery: Delivery
+    number: int
+
+
+def joined(deliveries: Iterable[Delivery]) -> Iterator[Joined]:
+    """The same records in fewer deliveries. Those of different runs may overtake each other, those of one never do."""
+    groups: dict[Any, _Group] = {}
+    for delivery in deliveries:
+        runs = delivery.lanes, np.asarray(delivery.operands).tobytes(), delivery.alive.tobytes()
+        group = groups.get(runs)
+        if group is not None and group.takes(delivery):
+            continue
+        if group is not None:
+            yield from group.joined()
+        elif delivery.lanes or any(other.lanes for other in groups.values()):
+            # A run can be in both, and then what came first is to be written first.
+            for other in groups.values():
+                yield from other.joined()
+            groups.clear()
+        groups[runs] = _Group(delivery)
+    for group in groups.values():
+        yield from group.joined()
+
+
+class _Group:
+    """Deliveries to the same runs, of records that look alike."""
+
+    def __init__(self, first: Delivery) -> None:
+        self.lanes = first.lanes
+        self._members = [first]
+        self._look = _look(first)
+        self._bytes = nbytes(first.logs)
+        self._left = _MAX_BYTES - self._bytes
+
+    def takes(self, delivery: Delivery) -> bool:
+        if self._look is None or self._left < self._bytes or _look(delivery) != self._look:
+            return False
+        self._members.append(delivery)
+        self._left -= self._bytes
+        return True
+
+    def joined(self) -> Iterator[Joined]:
+        if len(self._members) == 1 or self._shares_runs():
+            return (Joined(member, 1) for member in self._members)
+        logs = _join([member.logs for member in self._members], len(self.lanes))
+        return iter([Joined(self._members[0]._replace(logs=logs), len(self._members))])
+
+    def _shares_runs(self) -> bool:
+        """Whether several lanes log to one run, whose records are then in the order of the lanes in each delivery."""
+        ids = np.asarray(self._members[0].operands).reshape(-1).tolist()
+        return len(set(ids)) < len(ids)
+
+
+class _Look(NamedTuple):
+    """Equal for deliveries whose records can be joined."""
+
+    is_table: bool
+    keys: tuple[str, ...]
+    structure: Any
+    leaves: list[tuple[np.dtype, tuple[int, ...]]]
+    axes: list[tuple[str, np.dtype, tuple[int, ...]]]
+
+
+def _look(delivery: Delivery) -> _Look | None:
+    """None if there is not one record in each lane, or one that is on its own."""
+    logs = delivery.logs
+    is_table = len(logs.stacked) == len(logs)
+    if not logs or (logs.stacked and (delivery.lanes or not is_table)):
+        return None
+    values, structure = _leaves(logs)
+    leaves = [(value.dtype, value.shape) for value in values]
+    for dtype, shape in leaves:
+        if dtype.metadata is not None or (is_table and shape[0] != 1):  # numpy would forget the metadata
+            return None
+    axes = []
+    for axis, by_key in logs.steps.items():
+        steps = iter(by_key.values())
+        first = next(steps)
+        # Where keys have steps of their own, equal steps of other records would become one row with them.
+        if len(by_key) != len(logs) or any(step is not first for step in steps):
+            return None
+        axes.append((axis, first.dtype, first.shape))
+    return _Look(is_table, tuple(logs), structure, leaves, axes)
+
+
+def _leaves(logs: lox.logdict) -> tuple[list[np.ndarray], Any]:
+    values = list(logs.values())
+    if all(type(value) is np.ndarray for value in values):
+        return values, None  # the usual case; jax.tree_util takes its time
+    return jax.tree_util.tree_flatten(values)
+
+
+def _join(tables: Sequence[lox.logdict], lanes: int) -> lox.logdict:
+    """Logs that look alike, as one table; axes of lanes stay in front."""
+    first = tables[0]
+    is_table = bool(first.stacked)
+
+    def stack(*arrays: np.ndarray) -> np.ndarray:
+        stacked = np.array(arrays)
+        return stacked.reshape(-1, *stacked.shape[2:]) if is_table else np.moveaxis(stacked, 0, lanes)
+
+    def column(key: str) -> Any:
+        values = [table[key] for table in tables]
+        return stack(*values) if type(values[0]) is np.ndarray else jax.tree_util.tree_map(stack, *values)
+
+    steps = {
+        axis: dict.fromkeys(first, stack(*(next(iter(table.steps[axis].values())) for table in tables)))
+        for axis in first.steps
+    }
+    counts = dict.fromkeys(first, len(tables))
+    return lox.logdict._make({key: column(key) for key in first}, steps, counts, frozenset(first), {})
