@@ -386,3 +386,62 @@ def test_trim_of_traced_logs_says_so():
         jax.jit(lambda x: lox.spool(g)(x)[1].trim())(X)
     with raises(TypeError, "trim", "lane"):
         jax.vmap(lox.spool(g))(jnp.stack([X, X]))[1].trim()
+
+
+@pytest.mark.parametrize(
+    ("misspelled", "meant"),
+    [({"wheer": jnp.bool_(True)}, "where"), ({"reduse": "mean"}, "reduce"), ({"tag": "train"}, "tags")],
+)
+def test_a_misspelled_option_of_log_is_not_taken_for_a_step_axis(misspelled, meant):
+    with raises(TypeError, "step axis", f"did you mean {meant}="):
+        lox.log({"x": 1.0}, **misspelled)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda logs: logs.slice[-1],
+        lambda logs: logs.reduce("mean"),
+        lambda logs: list(logs.rows()),
+        lambda logs: logs.table(),
+    ],
+    ids=["slice", "reduce", "rows", "table"],
+)
+def test_what_is_about_records_refuses_the_logs_of_several_lanes(use):
+    def g(x):
+        return jax.lax.scan(lambda c, i: (lox.log({"c": c}, step=i)["c"] + 1, None), x, jnp.arange(4))[0]
+
+    logs = jax.vmap(lox.spool(g))(jnp.zeros(3))[1]
+    with raises(TypeError, "one lane", "'c'", "vmap"):
+        use(logs)
+    use(jax.tree.map(lambda leaf: leaf[0], logs))
+
+
+@pytest.mark.parametrize(
+    "transform", [lox.spool, lox.nolog, lambda f: lox.tap(f, print)], ids=["spool", "nolog", "tap"]
+)
+def test_what_is_transformed_must_be_callable(transform):
+    with raises(TypeError, "expected a function", "3"):
+        transform(3)
+
+
+def test_an_argument_instead_of_names_is_an_error_that_shows_the_call():
+    with raises(TypeError, "argnames", r"lox.spool\(f\)\(x\)"):
+        lox.spool(f, X)
+
+
+def test_log_grad_with_its_arguments_swapped():
+    with raises(TypeError, r"log_grad\(x, name\)"):
+        lox.log_grad("dx", X)
+
+
+@pytest.mark.parametrize(
+    "transform", [lox.spool, lambda f, **options: lox.tap(f, print, **options)], ids=["spool", "tap"]
+)
+def test_names_that_no_key_has_are_warned_of(transform):
+    def g(x):
+        lox.log({"loss": x[0]})
+        return x
+
+    with pytest.warns(UserWarning, match=r"'los': no such key; there are 'loss'"):
+        transform(g, argnames="los")(X)

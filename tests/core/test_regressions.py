@@ -287,3 +287,16 @@ def test_marks_of_constants_in_a_checkpointed_scan_are_recorded_in_every_iterati
 
     assert lox.spool(jax.grad(f))(1.0)[1]["k"].tolist() == [3.0] * 3
     assert jax.grad(lox.spool(f), has_aux=True)(1.0)[1]["k"].tolist() == [3.0] * 3
+
+
+def test_the_gradient_of_a_checkpointed_jitted_function_that_closes_over_an_array():
+    table = jnp.arange(3.0)
+
+    @jax.jit
+    def f(x):
+        lox.log({"x": x * table.sum()})
+        return (x * table).sum()
+
+    gradient, logs = lox.spool(jax.grad(jax.checkpoint(f)))(2.0)
+    assert gradient == 3.0
+    assert logs["x"].tolist() == 6.0

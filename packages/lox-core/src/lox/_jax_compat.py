@@ -202,7 +202,7 @@ def _whole_with_marks(primitive: Any, original: Callable[..., Any]) -> Callable[
         if _holds_ours(params):
             unknown = [not tracer.is_known() for tracer in tracers]
             unknown = unknown[1:] if primitive.name == "cond" else unknown
-            staged = [_pe.partial_eval_jaxpr_nounits(_closed(j), unknown, False)[1] for j in jaxprs_in_params(params)]
+            staged = [_pe.partial_eval_jaxpr_nounits(jaxpr, unknown, False)[1] for jaxpr in _closed_jaxprs(params)]
             if any(_is_ours(effect) for jaxpr in staged for effect in jaxpr.effects):
                 return _stage(trace, primitive, tracers, params)
         return original(trace, *tracers, **params)
@@ -210,8 +210,12 @@ def _whole_with_marks(primitive: Any, original: Callable[..., Any]) -> Callable[
     return rule
 
 
-def _closed(jaxpr: Any) -> Any:
-    return jaxpr if hasattr(jaxpr, "consts") else close(jaxpr, ())
+def _closed_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+    """The jaxprs of an equation with their constants, which ``jaxprs_in_params`` leaves behind."""
+    for value in params.values():
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if hasattr(part, "eqns"):
+                yield part if hasattr(part, "consts") else close(part, ())
 
 
 def _forget_repetition(trace: Any, handles: list[Any], outs: Sequence[Any]) -> None:

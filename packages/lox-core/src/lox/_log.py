@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -18,6 +19,7 @@ from lox._reduce import resolve
 
 T = TypeVar("T")
 
+_OPTIONS = ("where", "tags", "reduce", "prefix", "explicit")
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -80,6 +82,8 @@ def log_grad(
     >>> print(logs)
     {'dx': [2., 4.]}
     """
+    if not isinstance(name, str):
+        raise LogTypeError(f"lox.log_grad at {_call_site()}: expected log_grad(x, name), got a name {name!r}")
     record = _check({name: x}, where, tags, reduce, prefix, explicit, steps)
     if not marks_are_wanted():
         return x
@@ -123,7 +127,7 @@ def _check(
         explicit=bool(explicit),
         masked=where is not None,
     )
-    checked_steps = {axis: _as_scalar(step, f"step axis {axis!r}", site) for axis, step in steps.items()}
+    checked_steps = {axis: _as_step(step, axis, site) for axis, step in steps.items()}
     return Record(mark, None if where is None else _as_condition(where, site), checked_steps, leaves)
 
 
@@ -142,7 +146,13 @@ def _as_array(leaf: Any, what: str, site: str) -> Any:
     )
 
 
-def _as_scalar(step: Any, what: str, site: str) -> Any:
+def _as_step(step: Any, axis: str, site: str) -> Any:
+    what = f"step axis {axis!r}"
+    if isinstance(step, (str, bool)) or getattr(step, "dtype", None) == np.bool_:
+        # Every keyword that is not an option is a step axis, also a misspelled option.
+        meant = difflib.get_close_matches(axis, _OPTIONS, n=1)
+        hint = f"; did you mean {meant[0]}=?" if meant else f"; the options of lox.log are {', '.join(_OPTIONS)}"
+        raise LogTypeError(f"lox.log at {site}: {what} must be a number, got {step!r}{hint}")
     array = _as_array(step, what, site)
     if np.shape(array) != ():
         raise LogTypeError(f"lox.log at {site}: {what} must be a scalar, got shape {np.shape(array)}")

@@ -104,6 +104,19 @@ class logdict(dict[str, Any]):
             return 1
         return int(np.shape(jax.tree.leaves(self[key])[0])[0])
 
+    def _check_one_lane(self, what: str) -> None:
+        """Under ``vmap`` the lane axis comes first: what is said about records would be done to lanes."""
+        for key in self._stacked:
+            count, shape = self._counts[key], np.shape(jax.tree.leaves(self[key])[0])
+            lanes = np.ndim(count) > 0 or (
+                key not in self._bounds and len(shape) > 1 and shape[0] != count and shape[1] == count
+            )
+            if lanes:
+                raise LogTypeError(
+                    f"lox: logs.{what} needs the logs of one lane, and these are of several ({key!r} has the shape "
+                    f"{shape}): take one, jax.tree.map(lambda x: x[i], logs), or map it, jax.vmap(lambda logs: ...)(logs)"
+                )
+
     def _steps_of(self, key: str) -> dict[str, Any]:
         return {axis: by_key[key] for axis, by_key in self._steps.items() if key in by_key}
 
@@ -242,15 +255,13 @@ class logdict(dict[str, Any]):
             return self
         if any(isinstance(self._counts[key], jax.core.Tracer) for key in bounded):
             raise LogTypeError("lox: logs.trim() needs concrete logs: call it outside jit, vmap and grad")
-        if any(np.ndim(self._counts[key]) for key in bounded):
-            raise LogTypeError(
-                "lox: logs.trim() needs the logs of one lane: take one first, jax.tree.map(lambda x: x[i], logs)"
-            )
+        self._check_one_lane("trim()")
         rows = {key: min(int(self._counts[key]), self._rows_of(key)) for key in bounded}
         return self._map_rows(lambda key, leaf: leaf[: rows[key]] if key in rows else leaf, bounds={})
 
     def table(self) -> logdict:
         """The logs as numpy columns: every key stacked, unused rows dropped."""
+        self._check_one_lane("table()")
         concrete = jax.tree.map(_to_numpy, self).trim()
         single = self.keys() - self._stacked
         if single:
@@ -281,12 +292,14 @@ class logdict(dict[str, Any]):
         """
         from lox._sequence import iterate_rows
 
+        self._check_one_lane("rows()")
         return iterate_rows(self.table())
 
     def reduce(self, how: Any) -> logdict:
         """Fold the records of each key: the same result as ``spool(f, reduce=how)`` gives."""
         from lox._reduce import reduce_logdict
 
+        self._check_one_lane("reduce()")
         return reduce_logdict(self, how)
 
     def asdict(self) -> dict[str, Any]:
@@ -307,6 +320,7 @@ class _Slicer:
         self._logs = logs
 
     def __getitem__(self, index: slice | int) -> logdict:
+        self._logs._check_one_lane("slice")
         logs = self._logs.trim()
         taken = logs._map_rows(lambda key, leaf: leaf[index] if key in logs.stacked else leaf)
         if not isinstance(index, slice):

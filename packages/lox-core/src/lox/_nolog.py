@@ -27,7 +27,7 @@ def nolog(fun: Callable[P, R]) -> Callable[P, R]:
     >>> print(lox.spool(lox.nolog(f))(1.0))
     (2.0, {})
     """
-    return _program.transform(fun, "nolog", _interpreter, lambda out, _: out, marks=False)
+    return _program.transform(fun, ("nolog",), _interpreter, lambda out, _: out, marks=False)
 
 
 def _interpreter(traced: _program.Traced) -> Callable[[list[Array], list[Array]], Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,7 +27,7 @@ from lox._errors import BranchMismatchError, ConflictError, DynamicCountError, L
 from lox._mark import Mark
 from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
 from lox._stores import Aval, Finished, ReduceStore, RingStore, Store
-from lox._survey import Usage, Usages, Use
+from lox._survey import Survey, Usage, Usages, Use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,18 @@ class Selection:
     def of(cls, argnames: Any, tags: Any) -> Selection:
         return cls(_names(argnames, "argnames"), _names(tags, "tags"))
 
+    def warn_of_unknown_names(self, selected: Iterable[str], jaxpr: Any, rules: Any) -> None:
+        """A name that no key has is more often misspelled than meant."""
+        chosen = list(selected)
+        unknown = [name for name in self.argnames or () if not fnmatch.filter(chosen, name)]
+        if unknown and self.tags is None:
+            there_are = Survey(lambda mark, key: True, rules)(jaxpr).usages
+            if there_are:
+                keys = ", ".join(map(repr, there_are))
+                warnings.warn(
+                    f"lox: argnames {', '.join(map(repr, unknown))}: no such key; there are {keys}", stacklevel=2
+                )
+
     def __call__(self, mark: Mark, key: str) -> bool:
         if self.argnames is not None and not any(fnmatch.fnmatchcase(key, pattern) for pattern in self.argnames):
             return False
@@ -51,10 +64,14 @@ class Selection:
 def _names(given: Any, option: str) -> tuple[str, ...] | None:
     if given is None:
         return None
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    several = isinstance(given, Iterable) and not isinstance(given, str) and not hasattr(given, "dtype")
+    names = tuple(given) if several else (given,)
     for name in names:
         if not isinstance(name, str):
-            raise LogTypeError(f"lox: {option} takes a str or several, got {name!r} of type {type(name).__name__}")
+            raise LogTypeError(
+                f"lox: {option} takes a str or several, got {name!r} of type {type(name).__name__}; "
+                "arguments of the function come later: lox.spool(f)(x)"
+            )
     return names
 
 

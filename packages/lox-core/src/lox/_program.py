@@ -22,6 +22,7 @@ import numpy as np
 
 from lox import _jax_compat as compat
 from lox._eager import EagerProgram, dispatcher
+from lox._errors import LogTypeError
 from lox._mark import marking
 
 Array = Any
@@ -228,6 +229,8 @@ def transform(
       operands: arrays that the interpretation needs besides the arguments.
       marks: whether ``fun`` is traced with its marks.
     """
+    if not callable(fun):
+        raise LogTypeError(f"lox.{label[0]}: expected a function, got {fun!r} of type {type(fun).__name__}")
     known = programs.programs_of(fun)
     operands = list(operands)
 

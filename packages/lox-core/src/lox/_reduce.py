@@ -299,7 +299,10 @@ def _resolve_one(how: Any, site: str | None) -> tuple[str, Reducer]:
     if isinstance(how, Reducer):
         return how.name, how
     if not isinstance(how, str):
-        raise LogTypeError(f"lox{_at(site)}: reduce takes a name, a lox.Reducer or a tuple of them, got {how!r}")
+        raise LogTypeError(
+            f"lox{_at(site)}: reduce takes a name, a lox.Reducer or a tuple of them, got {how!r}; "
+            "for one key alone, say it where it is logged: lox.log(..., reduce='mean')"
+        )
     if how not in _REDUCERS:
         raise OptionError(f"lox{_at(site)}: unknown reduction {how!r}; {_known()}")
     return how, _REDUCERS[how]

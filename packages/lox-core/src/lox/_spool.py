@@ -70,7 +70,9 @@ def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
 
 def _interpreter(options: SpoolOptions, traced: _program.Traced) -> Callable[[list[Array], list[Array]], Any]:
     survey = Survey(options.selection, _rules)
-    plan = make_plan(survey(traced.jaxpr).usages, options)
+    usages = survey(traced.jaxpr).usages
+    options.selection.warn_of_unknown_names(usages, traced.jaxpr, _rules)
+    plan = make_plan(usages, options)
     spooler = Spooler(survey, _rules, options.keep_logs, plan)
 
     def interpret(operands: list[Array], arrays: list[Array]) -> Any:

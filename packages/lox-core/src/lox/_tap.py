@@ -50,7 +50,8 @@ def tap(
       tags: only records that have at least one of these tags.
       prefix: put before every key.
       interval: of each key, deliver records 0, n, 2n, ...; the others cost no host call.
-      batch: gather n records of a call of ``lox.log`` on the device, and deliver them stacked, the rest at the end.
+      batch: gather n records of a call of ``lox.log`` on the device, and deliver them stacked, the rest at the end. Each
+        call has its own batch: what is recorded rarely waits for the end of the program, so tap that without ``batch``.
       ordered: let JAX promise the order; not under ``vmap``, nor on several devices.
 
     The records have arrived when ``jax.effects_barrier()`` returns.
@@ -98,6 +99,7 @@ def _interpreter(
 ) -> Callable[[list[Array], list[Array]], Any]:
     survey = Survey(options.selection, _rules)
     usages = survey(traced.jaxpr).usages
+    options.selection.warn_of_unknown_names(usages, traced.jaxpr, _rules)
     if receiver.check is not None:
         axes = {axis for usage in usages.values() for use in usage.uses for axis in use.mark.axes}
         receiver.check([options.prefix + key for key in usages], sorted(axes))
