@@ -8,11 +8,13 @@ from importlib.metadata import entry_points
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import lox.loggers
 from lox.loggers._cli import main
-from lox.loggers._cli_plot import Curve, over_runs
+from lox.loggers._cli_plot import Curve, draw, over_runs
+from lox.loggers._run import short_names
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,11 @@ def test_loggers_tells_what_is_installed_and_what_is_broken(capsys, tmp_path, mo
     assert rows["bad"].endswith("broken")
     assert "the logger 'bad' (no_such_module:Bad from bad-lox 1) failed to import: ModuleNotFoundError" in out
     assert out.count("name claimed twice") == 1
+    assert lox_command(capsys, "loggers", "--check") == (1, out, "")
+
+
+def test_loggers_check_is_content_if_nothing_is_broken(capsys):
+    assert lox_command(capsys, "loggers", "--check")[0] == 0
 
 
 def test_show(capsys, runs):
@@ -71,10 +78,47 @@ def test_show(capsys, runs):
     assert out.startswith("0000000000000001\n")
 
 
+def test_show_of_several_paths_names_the_folder_where_runs_have_one_name(capsys, runs, tmp_path):
+    with lox.loggers.SaveLogger(tmp_path / "other") as logger:
+        logger.log(logger.init(jax.random.key(1)), {"loss": 7.0}, step=1)
+        logger.log(logger.init(jax.random.key(5)), {"loss": 8.0}, step=1)
+    status, out, _ = lox_command(capsys, "show", runs / "0000000000000000", tmp_path / "other", runs, "-k", "loss")
+    assert status == 0
+    names = [line for line in out.splitlines() if line and not line.startswith(" ")]
+    assert names == [
+        f"{runs}/0000000000000000",
+        f"{tmp_path}/other/0000000000000001",
+        "0000000000000005",
+        f"{runs}/0000000000000001",
+        "0000000000000002",
+    ]
+
+
+def test_show_of_many_runs_is_one_table(capsys, tmp_path):
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+        for seed in range(9):
+            state = logger.init(jax.random.key(seed))
+            logger.log(state, {"loss": 1.0 * seed, "odd": float("nan") if seed == 8 else seed})
+            if seed > 6:
+                logger.log(state, {"rare": seed, "loss": 4.0})
+    _, out, _ = lox_command(capsys, "show", tmp_path)
+    title, head, loss, odd, rare = out.splitlines()
+    assert title == "9 runs (--each: a table for each)"
+    assert head.split("  ")[1] == "key"
+    assert loss.split() == ["loss", "9", "1..2", "3.222", "±", "1.812"] + [
+        *("0", "0000000000000000"),
+        *("6", "0000000000000006"),
+    ]
+    assert odd.split()[3:] == ["nan", "±", "nan", "0", "0000000000000000", "7", "0000000000000007"]
+    assert rare.split()[:3] == ["rare", "2", "1"]
+    _, out, _ = lox_command(capsys, "show", tmp_path, "--each")
+    assert len(out.splitlines()) == 9 * 4 + 8 + 2
+
+
 def test_plot_in_the_terminal(capsys, runs):
     status, out, _ = lox_command(capsys, "plot", runs, "-k", "loss")
     assert status == 0
-    assert out.startswith("loss (mean of 3 runs)\n")
+    assert out.startswith("loss (mean of 3 runs ± std)\n")
     assert "•" in out
     assert "░" in out
     assert out.splitlines()[-1].split() == ["step", "0", "19"]
@@ -90,14 +134,45 @@ def test_plot_to_a_file(capsys, runs, tmp_path):
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_mean_over_runs_is_taken_where_they_overlap():
-    one = Curve("a", jnp.array([0.0, 2.0, 4.0]), jnp.array([0.0, 2.0, 4.0]))
-    other = Curve("b", jnp.array([1.0, 3.0]), jnp.array([3.0, 5.0]))
+def test_the_mean_at_a_step_is_taken_over_the_runs_that_have_come_so_far():
+    one = Curve("a", np.array([0.0, 2.0, 4.0]), np.array([0.0, 2.0, 4.0]))
+    other = Curve("b", np.array([1.0, 3.0]), np.array([3.0, 5.0]))
     mean = over_runs([one, other])
-    assert mean.steps.tolist() == [1.0, 2.0, 3.0]
-    assert mean.mean.tolist() == [2.0, 3.0, 4.0]
-    assert mean.low.tolist() == [1.0, 2.0, 3.0]
-    assert mean.high.tolist() == [3.0, 4.0, 5.0]
+    assert mean.name == "mean of 1 to 2 runs ± std"
+    assert mean.steps.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert mean.mean.tolist() == [0.0, 2.0, 3.0, 4.0, 4.0]
+    assert mean.low.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert mean.high.tolist() == [0.0, 3.0, 4.0, 5.0, 4.0]
+
+
+def test_a_run_that_went_astray_is_seen_in_the_mean():
+    steps = np.arange(3.0)
+    mean = over_runs([Curve("a", steps, np.array([1.0, np.nan, np.nan])), Curve("b", steps[:2], np.ones(2))])
+    assert np.isnan(mean.mean).tolist() == [False, True, True]
+
+
+def test_a_logarithmic_axis(capsys, runs, tmp_path):
+    steps = np.arange(5.0)
+    picture = draw("loss", "step", [Curve("a", steps, 10.0**-steps)], 5, 5, log=True).splitlines()
+    assert [line[12:] for line in picture[1:6]] == ["•", " •", "  •", "   •", "    •"]
+    assert picture[1].split()[0] == "1"
+    assert picture[5].split()[0] == "0.0001"
+    band = Curve("a", steps, 10.0**-steps, 10.0**-steps - 0.5, 10.0**-steps + 0.5)
+    assert draw("loss", "step", [band], 5, 5, log=True).splitlines()[5].split()[0] == "0.0001"
+    assert draw("x", "step", [Curve("a", steps, -steps)], 5, 5, log=True) == "x: no positive values\n"
+    assert lox_command(capsys, "plot", runs, "-k", "loss", "--log")[0] == 0
+    pytest.importorskip("matplotlib")
+    assert lox_command(capsys, "plot", runs, "-k", "loss", "--log", "-o", tmp_path / "plot.png")[0] == 0
+
+
+def test_legends_have_as_many_leading_digits_as_tell_the_runs_apart():
+    assert short_names(["0123456789abcdef", "0123456700000000", "ff"]) == {
+        "0123456789abcdef": "012345678",
+        "0123456700000000": "012345670",
+        "ff": "ff",
+    }
+    assert list(short_names(["0123456789abcdef", "ff23456789abcdef"]).values()) == ["01234567", "ff234567"]
+    assert list(short_names(["0123456789abcdef", "0123456789abcdef-2"]).values())[1] == "0123456789abcdef-"
 
 
 def test_export(capsys, runs, tmp_path):

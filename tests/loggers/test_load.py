@@ -1,5 +1,7 @@
 """Reading saved runs back, and going on with them."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +36,50 @@ def test_load_of_a_run_a_folder_and_a_stack(tmp_path):
     assert stacked.counts["x"].tolist() == [3, 3]
     mean = jax.vmap(lambda logs: logs["x"].mean())(stacked)  # a pytree with a lane axis, as from vmap(spool(f))
     assert mean.tolist() == [1.0, 11.0]
+
+
+def test_vmapped_runs_are_loaded_in_the_order_of_their_lanes(tmp_path):
+    keys = jax.random.split(jax.random.key(0), 6)
+    with SaveLogger(tmp_path) as logger:
+        states = jax.vmap(logger.init)(keys)
+        names = [run.name for run in logger.runs]
+        jax.vmap(lambda state, lane: logger.log(state, {"lane": lane}))(states, jnp.arange(6))
+    assert names != sorted(names)
+    assert list(load(tmp_path)) == names
+    assert load(tmp_path, stack=True)["lane"].tolist() == [[0], [1], [2], [3], [4], [5]]
+
+
+def test_runs_keep_their_order_when_they_are_resumed_and_new_ones_come_last(tmp_path, monkeypatch):
+    def open_runs(*seeds, process=0, **options):
+        monkeypatch.setattr(jax, "process_index", lambda: process)
+        with SaveLogger(tmp_path, **options) as logger:
+            for seed in seeds:
+                logger.log(logger.init(jax.random.key(seed)), {"x": seed})
+            return [run.name for run in logger.runs]
+
+    two, one = open_runs(2, 1)
+    monkeypatch.setattr(time, "time_ns", lambda: 5)  # a clock that was set back, and stands still: within a process
+    three, zero = open_runs(3, 0)  # it does not matter
+    assert list(load(tmp_path)) == [two, one, three, zero]
+    monkeypatch.undo()
+    open_runs(1, 0, if_exists="resume")
+    (again,) = open_runs(1)
+    assert list(load(tmp_path)) == [two, one, three, zero, again]
+    other = open_runs(9, 8, process=1, processes="all")
+    (later,) = open_runs(7)
+    assert list(load(tmp_path)) == [two, one, three, zero, again, later, *other]
+
+
+def test_runs_of_a_version_that_did_not_tell_their_order_come_first_by_name(tmp_path):
+    with SaveLogger(tmp_path) as logger:
+        for seed in (3, 2, 1, 0):
+            logger.log(logger.init(jax.random.key(seed)), {"x": seed})
+        names = [run.name for run in logger.runs]
+    for name in names[1:3]:
+        manifest = tmp_path / name / "lox.json"
+        lines = manifest.read_text().splitlines()
+        manifest.write_text("\n".join(line for line in lines if '"order"' not in line))
+    assert list(load(tmp_path)) == [names[2], names[1], names[0], names[3]]
 
 
 def test_load_says_what_is_wrong(tmp_path):

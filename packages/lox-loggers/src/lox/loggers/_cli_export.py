@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,9 +17,9 @@ from lox.loggers._jsonl import to_json
 from lox.loggers._text import Labels, Row
 
 
-def export(path: str | os.PathLike[str], keys: Sequence[str], *, form: str | None, output: str | None) -> None:
+def export(paths: Sequence[str], keys: Sequence[str], *, form: str | None, output: str | None) -> None:
     form = form or {".jsonl": "jsonl", ".parquet": "parquet"}.get(Path(output or "").suffix, "csv")
-    rows = list(_rows(path, keys))
+    rows = list(_rows(paths, keys))
     if form == "parquet":
         if output is None:
             raise LoggerOptionError("parquet is not text: say where to with --output FILE")
@@ -32,10 +31,10 @@ def export(path: str | os.PathLike[str], keys: Sequence[str], *, form: str | Non
             _write_text(form, rows, file)
 
 
-def _rows(path: str | os.PathLike[str], keys: Sequence[str]) -> Iterator[Row]:
+def _rows(paths: Sequence[str], keys: Sequence[str]) -> Iterator[Row]:
     labels = Labels()
     run = labels.of("step", "run")
-    for name, logs in load_runs(path, keys).items():
+    for name, logs in load_runs(paths, keys).items():
         # Memory-mapped and key arrays alike become plain numpy here.
         plain = jax.tree_util.tree_map(_plain, logs)
         for row in labels.rows(plain):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import lox
 from lox.loggers._cli_show import load_runs, numeric_columns
 from lox.loggers._errors import RunFormatError
 from lox.loggers._numbers import short
+from lox.loggers._run import short_names
 
 
 @dataclasses.dataclass
@@ -28,47 +28,49 @@ class Curve:
 
 
 def plot(
-    path: str | os.PathLike[str], keys: Sequence[str], *, axis: str | None, output: str | None, each: bool
+    paths: Sequence[str], keys: Sequence[str], *, axis: str | None, output: str | None, each: bool, log: bool
 ) -> None:
-    panels = collect(load_runs(path, keys), axis, each)
+    panels = collect(load_runs(paths, keys), axis, each)
     if output is None:
         for label, (step_name, curves) in panels.items():
-            sys.stdout.write(draw(label, step_name, curves, *_size()))
+            sys.stdout.write(draw(label, step_name, curves, *_size(), log=log))
     else:
-        _save(panels, output)
+        _save(panels, output, log)
         sys.stdout.write(f"wrote {output}\n")
 
 
 def collect(runs: Mapping[str, lox.logdict], axis: str | None, each: bool) -> dict[str, tuple[str, list[Curve]]]:
     """For each value, the name of what it is plotted over, and the curves."""
     found: dict[str, tuple[str, list[Curve]]] = {}
+    legend = short_names(runs)
     for name, logs in runs.items():
         for key in logs:
             step_name, steps = _steps(logs, key, axis)
             for label, column in numeric_columns(logs, key):
-                found.setdefault(label, (step_name, []))[1].append(Curve(name, steps, column))
+                found.setdefault(label, (step_name, []))[1].append(Curve(legend[name], steps, column))
     if each:
         return found
     return {label: (step_name, [over_runs(curves)]) for label, (step_name, curves) in found.items()}
 
 
 def over_runs(curves: Sequence[Curve]) -> Curve:
-    """The mean over runs, with a band of one standard deviation, at the steps that all of them cover."""
+    """The mean with a band of one standard deviation, at each step over the runs that have come so far."""
     if len(curves) == 1:
         return curves[0]
-    sorted_curves = []
-    for curve in curves:
-        steps, first = np.unique(curve.steps, return_index=True)
-        sorted_curves.append((steps, curve.mean[first]))
-    start = max(steps[0] for steps, _ in sorted_curves)
-    stop = min(steps[-1] for steps, _ in sorted_curves)
-    if start > stop:
-        raise RunFormatError("the runs have no steps in common; plot them with --each")
-    steps = np.unique(np.concatenate([steps for steps, _ in sorted_curves]))
-    steps = steps[(steps >= start) & (steps <= stop)]
-    values = np.stack([np.interp(steps, own, numbers) for own, numbers in sorted_curves])
-    mean, deviation = values.mean(0), values.std(0)
-    return Curve(f"mean of {len(curves)} runs", steps, mean, mean - deviation, mean + deviation)
+    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
+    values = np.zeros((len(curves), len(steps)))
+    there = np.zeros((len(curves), len(steps)), bool)
+    for row, curve in enumerate(curves):
+        own, first = np.unique(curve.steps, return_index=True)
+        there[row] = (steps >= own[0]) & (steps <= own[-1])
+        values[row, there[row]] = np.interp(steps[there[row]], own, curve.mean[first])
+    number = there.sum(0)
+    with np.errstate(invalid="ignore"):  # what is not finite stays so
+        mean = values.sum(0) / number
+        deviation = np.sqrt((np.where(there, values - mean, 0) ** 2).sum(0) / number)
+    fewest = f"{number.min()} to " if number.min() < len(curves) else ""
+    name = f"mean of {fewest}{len(curves)} runs ± std"
+    return Curve(name, steps, mean, mean - deviation, mean + deviation)
 
 
 def _steps(logs: lox.logdict, key: str, axis: str | None) -> tuple[str, np.ndarray]:
@@ -87,12 +89,14 @@ def _size() -> tuple[int, int]:
     return max(20, min(columns, 120) - 14), max(5, min(lines, 24) - 8)
 
 
-def draw(label: str, step_name: str, curves: Sequence[Curve], width: int, height: int) -> str:
+def draw(label: str, step_name: str, curves: Sequence[Curve], width: int, height: int, *, log: bool = False) -> str:
     """A plot in characters: a mark for each curve, a shade for the band."""
+    if log:
+        curves = [_logarithmic(curve) for curve in curves]
     shown = np.concatenate([part for c in curves for part in (c.mean, c.low, c.high) if part is not None])
     finite = shown[np.isfinite(shown)]
     if not len(finite):
-        return f"{label}: no finite values\n"
+        return f"{label}: no {'positive' if log else 'finite'} values\n"
     low, high = float(finite.min()), float(finite.max())
     first, last = min(float(c.steps.min()) for c in curves), max(float(c.steps.max()) for c in curves)
     grid = [[" "] * width for _ in range(height)]
@@ -117,15 +121,30 @@ def draw(label: str, step_name: str, curves: Sequence[Curve], width: int, height
         for column, mean in enumerate(resampled(curve.mean)):
             if np.isfinite(mean):
                 grid[row_of(mean)][column] = "•+x*o#"[number % 6]
+    ends_of_y = [short(10**end if log else end) for end in (high, low)]
     lines = [f"{label} ({', '.join(c.name for c in curves)})"]
     for row, cells in enumerate(grid):
-        margin = short(high) if row == 0 else short(low) if row == height - 1 else ""
+        margin = ends_of_y[row > 0] if row in (0, height - 1) else ""
         lines.append(f"{margin:>10} ┤{''.join(cells).rstrip()}")
     ends = f"{short(first)}{short(last):>{max(1, width - len(short(first)))}}"
     return "\n".join([*lines, f"{'':>10} └{'─' * width}", f"{step_name:>10}  {ends}"]) + "\n"
 
 
-def _save(panels: Mapping[str, tuple[str, list[Curve]]], output: str) -> None:
+def _logarithmic(curve: Curve) -> Curve:
+    """The curve on a logarithmic scale. A band that reaches down to zero ends where the curve is lowest."""
+    positive = curve.mean[curve.mean > 0]
+    floor = positive.min() if len(positive) else np.nan
+
+    def scaled(part: np.ndarray) -> np.ndarray:
+        return np.log10(np.where(part > 0, part, np.nan))
+
+    if curve.low is None or curve.high is None:
+        return dataclasses.replace(curve, mean=scaled(curve.mean))
+    low = np.where(curve.low > 0, curve.low, np.minimum(floor, curve.high))
+    return dataclasses.replace(curve, mean=scaled(curve.mean), low=scaled(low), high=scaled(curve.high))
+
+
+def _save(panels: Mapping[str, tuple[str, list[Curve]]], output: str, log: bool) -> None:
     try:
         import matplotlib
     except ImportError as error:
@@ -142,7 +161,7 @@ def _save(panels: Mapping[str, tuple[str, list[Curve]]], output: str) -> None:
                 axis.fill_between(
                     curve.steps[order], curve.low[order], curve.high[order], alpha=0.25, color=line.get_color(), lw=0
                 )
-        axis.set(xlabel=step_name, ylabel=label)
+        axis.set(xlabel=step_name, ylabel=label, yscale="log" if log else "linear")
         if len(curves) <= 12:
             axis.legend()
     figure.savefig(output)

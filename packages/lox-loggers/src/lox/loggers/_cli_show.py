@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,8 +18,12 @@ from lox.loggers._manifest import FILE
 from lox.loggers._numbers import as_float, short, sparkline
 from lox.loggers._registry import available, load_backend
 
+# More runs than this are shown in one table.
+_MANY = 8
 
-def list_loggers() -> None:
+
+def list_loggers() -> bool:
+    """Prints what is installed; returns whether all of it can be used."""
     rows = [("name", "class", "from", "")]
     notes = []
     for name, backend in available().items():
@@ -34,10 +38,15 @@ def list_loggers() -> None:
     print_table(rows)
     for note in notes:
         sys.stdout.write(f"\n{note}\n")
+    return all(state == "ok" for *_, state in rows[1:])
 
 
-def show(path: str | os.PathLike[str], keys: Sequence[str]) -> None:
-    for number, (name, logs) in enumerate(load_runs(path, keys).items()):
+def show(paths: Sequence[str], keys: Sequence[str], *, each: bool) -> None:
+    runs = load_runs(paths, keys)
+    if len(runs) > _MANY and not each:
+        _show_together(runs)
+        return
+    for number, (name, logs) in enumerate(runs.items()):
         if number:
             sys.stdout.write("\n")
         sys.stdout.write(f"{name}\n")
@@ -47,19 +56,26 @@ def show(path: str | os.PathLike[str], keys: Sequence[str]) -> None:
         print_table(rows, indent="  ")
 
 
-def load_runs(path: str | os.PathLike[str], keys: Sequence[str]) -> dict[str, lox.logdict]:
-    """The saved runs at a path, with the keys that match."""
-    loaded = load(path)
-    runs = {Path(path).resolve().name: loaded} if (Path(path) / FILE).is_file() else loaded
+def load_runs(paths: Sequence[str], keys: Sequence[str]) -> dict[str, lox.logdict]:
+    """The saved runs at some paths, with the keys that match. Where runs have one name, the path goes before it."""
+    found: list[tuple[Path, str, lox.logdict]] = []
+    for path in map(Path, paths):
+        loaded = load(path)
+        if (path / FILE).is_file():
+            found.append((path.parent, path.resolve().name, loaded))
+        else:
+            found += [(path, name, logs) for name, logs in loaded.items()]
+    names = Counter(name for _, name, _ in found)
+    runs = {name if names[name] == 1 else str(path / name): logs for path, name, logs in found}
     chosen = {
         name: logs.filter(lambda key: any(fnmatchcase(key, pattern) for pattern in keys)) for name, logs in runs.items()
     }
     if not any(chosen.values()):
         there = sorted({key for logs in runs.values() for key in logs})
         raise RunFormatError(
-            f"{path}: no key matches {' '.join(keys)}; there are {', '.join(there)}"
+            f"{', '.join(paths)}: no key matches {' '.join(keys)}; there are {', '.join(there)}"
             if there
-            else f"{path}: nothing has been logged yet"
+            else f"{', '.join(paths)}: nothing has been logged yet"
         )
     return chosen
 
@@ -77,6 +93,37 @@ def numeric_columns(logs: lox.logdict, key: str) -> list[tuple[str, np.ndarray]]
         if all(number is not None for number in numbers):
             columns.append((label, np.asarray(numbers, np.float64)))
     return columns
+
+
+def _show_together(runs: Mapping[str, lox.logdict]) -> None:
+    """One table for all runs: the range of their last values, and who has it."""
+    found: dict[str, list[tuple[str, np.ndarray]]] = {}
+    for name, logs in runs.items():
+        for key in logs:
+            for label, column in numeric_columns(logs, key):
+                found.setdefault(label, []).append((name, column))
+    sys.stdout.write(f"{len(runs)} runs (--each: a table for each)\n")
+    rows: list[tuple[str, ...]] = [("key", "runs", "records", "last: mean ± std", "lowest", "", "highest", "")]
+    for label, columns in found.items():
+        last = np.asarray([column[-1] for _, column in columns])
+        records = {len(column) for _, column in columns}
+        low, high = (int(find(np.where(np.isnan(last), worst, last))) for find, worst in _ENDS)
+        rows.append(
+            (
+                label,
+                str(len(columns)),
+                str(records.pop()) if len(records) == 1 else f"{min(records)}..{max(records)}",
+                f"{short(float(last.mean()))} ± {short(float(last.std()))}",
+                short(float(last[low])),
+                columns[low][0],
+                short(float(last[high])),
+                columns[high][0],
+            )
+        )
+    print_table(rows, indent="  ")
+
+
+_ENDS = ((np.argmin, np.inf), (np.argmax, -np.inf))
 
 
 def _describe(label: str, key: str, column: np.ndarray, logs: lox.logdict) -> tuple[str, ...]:

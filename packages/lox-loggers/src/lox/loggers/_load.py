@@ -29,9 +29,10 @@ def load(path: str | os.PathLike[str], stack: bool = False) -> Any: ...
 def load(path: str | os.PathLike[str], stack: bool = False) -> Any:
     """What a `SaveLogger` has saved: the logdict of a run, or of a folder of runs `{name: logdict}`.
 
-    With `stack=True` the runs of a folder come as one logdict with a leading run axis, in the order of
-    their names, like the logs of `jax.vmap(lox.spool(f))`. Values are numpy arrays (memory-mapped where they
-    are large), PRNG keys JAX key arrays; nested values of classes that JSON does not know come as dicts.
+    Runs come in the order in which they were opened: those of `jax.vmap(logger.init)(keys)` in the order of the keys. With
+    `stack=True` they come as one logdict with a leading run axis, like the logs of `jax.vmap(lox.spool(f))`. Values are
+    numpy arrays (memory-mapped where they are large), PRNG keys JAX key arrays; nested values of classes that JSON does
+    not know come as dicts.
 
     >>> for seed in range(2):
     ...     with lox.loggers.SaveLogger("runs") as logger:
@@ -43,26 +44,26 @@ def load(path: str | os.PathLike[str], stack: bool = False) -> Any:
     """
     folder = Path(path)
     if (folder / FILE).is_file():
-        runs = {folder.name: _load_run(folder)}
-        return stack_runs(runs) if stack else runs[folder.name]
-    runs = {run.name: _load_run(run) for run in run_folders(folder)}
+        logs = _load_run(folder, Manifest.read(folder))
+        return stack_runs({folder.name: logs}) if stack else logs
+    runs = {run.name: _load_run(run, manifest) for run, manifest in _runs_below(folder)}
     return stack_runs(runs) if stack else runs
 
 
-def run_folders(folder: Path) -> list[Path]:
-    """The runs saved directly below a folder, in order of their names."""
+def _runs_below(folder: Path) -> list[tuple[Path, Manifest]]:
+    """The runs saved directly below a folder, in the order in which they were created."""
     if not folder.is_dir():
         raise RunFormatError(f"{folder} is not a folder: give load the path of a run, or the path of a SaveLogger")
-    found = sorted(child for child in folder.iterdir() if (child / FILE).is_file())
+    found = [(child, Manifest.read(child)) for child in folder.iterdir() if (child / FILE).is_file()]
     if not found:
         raise RunFormatError(f"{folder} holds no saved runs: no {FILE} in it, nor in a folder directly below it")
-    return found
+    return sorted(found, key=lambda run: (run[1].place, run[0].name))
 
 
-def _load_run(folder: Path) -> lox.logdict:
+def _load_run(folder: Path, manifest: Manifest) -> lox.logdict:
     data: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
-    for key, info in Manifest.read(folder).logs.items():
+    for key, info in manifest.logs.items():
         rows = whole_rows(folder, info)
         if rows == 0:
             continue

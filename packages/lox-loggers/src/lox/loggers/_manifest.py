@@ -7,6 +7,8 @@ import datetime
 import importlib.metadata
 import json
 import platform
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +46,20 @@ class Manifest:
     key: tuple[int, ...]
     process_index: int
     created: str
+    order: int
+    """Runs are listed in this order; 0 in the manifest of a version that did not tell it."""
     versions: dict[str, str]
     logs: dict[str, KeyInfo]
 
     @classmethod
     def of(cls, run: Run) -> Manifest:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        return cls(run.name, run.key, run.process_index, now, _versions(), {})
+        return cls(run.name, run.key, run.process_index, now, _next_order(), _versions(), {})
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Sorts runs: as they were created, process by process; those that do not tell come first."""
+        return (self.process_index, self.order) if self.order else (0, 0)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -62,7 +71,8 @@ class Manifest:
                     f"{folder}: written in format {data['format']}, this version of lox-loggers reads {FORMAT}"
                 )
             logs = {key: _key_info(info) for key, info in data["logs"].items()}
-            return cls(data["run"], tuple(data["key"]), data["process_index"], data["created"], data["versions"], logs)
+            head = (data["run"], tuple(data["key"]), data["process_index"], data["created"], data.get("order", 0))
+            return cls(*head, data["versions"], logs)
         except FileNotFoundError:
             raise RunFormatError(f"{folder} is not a saved run: it has no {FILE}") from None
         except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -76,6 +86,18 @@ class Manifest:
         body = '  "logs": {' + ("\n  " + ",\n  ".join(logs) + "\n  " if logs else "") + "}"
         text = "{\n" + ",\n".join([*head, body]) + "\n}\n"
         replace_file(folder / FILE, text.encode("ascii"))
+
+
+_order_lock = threading.Lock()
+_last_order = 0
+
+
+def _next_order() -> int:
+    """The time in nanoseconds, so that it goes on from earlier processes; yet later for each run of this one."""
+    global _last_order
+    with _order_lock:
+        _last_order = max(time.time_ns(), _last_order + 1)
+        return _last_order
 
 
 def _key_info(info: dict[str, Any]) -> KeyInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
@@ -27,12 +27,14 @@ class Run:
       key: the words of the PRNG key that the run is named after.
       process_index: the JAX process that writes the run.
       resume: the run exists, and is to be continued.
+      config: what `init` was told about the run: mappings, of plain values and numpy arrays.
     """
 
     name: str
     key: tuple[int, ...] = ()
     process_index: int = 0
     resume: bool = False
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
 
 
 @runtime_checkable
@@ -90,6 +92,15 @@ def run_name(words: tuple[int, ...], impl: str | None, process: int | None) -> s
     if impl is not None:
         name = f"{impl}-{name}"
     return name if process is None else f"{name}-p{process}"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """For each name its first eight characters, or as many as tell all of them apart."""
+    names = list(names)
+    length = 8
+    while len({name[:length] for name in names}) < len(set(names)):
+        length += 1
+    return {name: name[:length] for name in names}
 
 
 def numbered(name: str) -> Iterator[str]:
