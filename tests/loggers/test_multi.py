@@ -117,3 +117,30 @@ def test_what_it_does_not_take():
         logger.log(state, {"x": 1})
         with pytest.raises(LoggerStateError, match="not one of this MultiLogger's"):
             logger.flush()
+
+
+class Told(MemoryLogger):
+    """Remembers what it was told about its runs."""
+
+    def open(self, run):
+        self.told = [*getattr(self, "told", []), run.config]
+        return super().open(run)
+
+
+def test_what_init_is_told_about_a_run_reaches_every_logger():
+    one, other = Told(), Told()
+    with MultiLogger(one, MultiLogger(other, MemoryLogger())) as logger:
+        logger.init(jax.random.key(0))
+        logger.init(jax.random.key(0), {"model": {"layers": [64, 64], "name": "mlp"}, "none": None})
+        jax.vmap(logger.init, (0, {"rate": 0, "steps": None}))(
+            jax.random.split(jax.random.key(1), 3), {"rate": jnp.arange(3.0), "steps": 10}
+        )
+        jax.jit(lambda key, rate: logger.init(key, config={"rate": rate}))(jax.random.key(2), 0.5)
+        with pytest.raises(LoggerOptionError, match="MultiLogger: config must map names to values; got int"):
+            logger.init(jax.random.key(0), 3)
+    for member in (one, other):
+        nothing, nested, *lanes, jitted = member.told
+        assert nothing == {}
+        assert nested == {"model": {"layers": [64, 64], "name": "mlp"}, "none": None}
+        assert [(float(config["rate"]), config["steps"]) for config in lanes] == [(0.0, 10), (1.0, 10), (2.0, 10)]
+        assert float(jitted["rate"]) == 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
@@ -140,3 +141,15 @@ def test_given_hparams_that_cannot_be_shown_are_an_error_that_names_them(tmp_pat
 def test_without_hparams_the_tab_stays_empty(tmp_path):
     log_run(tmp_path, LOSS)
     assert sessions(tmp_path) == []
+
+
+def test_what_init_is_told_about_each_run_is_listed(tmp_path):
+    with TensorBoardLogger(tmp_path, hparams={"env": "pong", "rate": 7.0}) as logger:
+        told = {"rate": jnp.float32([0.1, 0.2]), "sizes": jnp.array([[1, 2], [3, 4]])}
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2), told)
+        jax.vmap(lambda state: logger.log(state, {"loss": 1.0}, step=0))(states)
+    listed = sorted((hparams for hparams, _, _ in sessions(tmp_path)), key=lambda hparams: hparams["rate"])
+    assert listed == [
+        {"env": "pong", "rate": 0.1, "sizes": "[1, 2]"},
+        {"env": "pong", "rate": 0.2, "sizes": "[3, 4]"},
+    ]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import wandb
 
-from lox.loggers import LoggerClosedError, LoggerStateError, RunExistsError
-from lox.wandb import WandbFinishedError, WandbOptionError
+from lox.loggers import LoggerClosedError, LoggerOptionError, LoggerStateError, RunExistsError
+from lox.wandb import WandbFinishedError
 from tests.wandb.offline import all_rows, config, file_of, records, rows, summary, wait_until_whole
 
 KEY = jax.random.key(7)
@@ -135,7 +135,7 @@ def test_a_wrong_key_is_told_also_with_a_config(make):
 
 def test_config_that_is_no_mapping_is_refused_before_a_run_opens(make):
     logger = make()
-    with pytest.raises(WandbOptionError, match="config must map names to values; got list"):
+    with pytest.raises(LoggerOptionError, match="WandbLogger: config must map names to values; got list"):
         logger.init(KEY, [1, 2])
     assert logger.runs == ()
 

@@ -25,6 +25,7 @@ import numpy as np
 
 import lox
 from lox import _host, _jax_compat
+from lox.loggers._config import Config
 from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
@@ -125,13 +126,18 @@ class Logger(abc.ABC):
 
     # What a user calls.
 
-    def init(self, key: jax.Array) -> LoggerState:
-        """Opens a run named after `key`; `jax.vmap(logger.init)(keys)` opens one for each."""
+    def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
+        """Opens a run named after `key`; `jax.vmap(logger.init)(keys)` opens one for each.
+
+        config: what there is to know about the run, such as its hyperparameters, for backends that have a place for it.
+        Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own.
+        """
         self._ready()
         words, impl = key_words(key)
+        told = Config(type(self).__name__, config)
         # The process is asked for here, not in the host call, which must not call JAX.
-        host = functools.partial(self._open_lanes, impl, jax.process_index())
-        opened = _host.call(host, words, jax.ShapeDtypeStruct((), np.int32))
+        host = functools.partial(self._open_lanes, impl, jax.process_index(), told)
+        opened = _host.call(host, (words, told.arrays), jax.ShapeDtypeStruct((), np.int32))
         self._raise_pending()
         return LoggerState(run=opened)
 
@@ -213,7 +219,7 @@ class Logger(abc.ABC):
         """Whether records that reach this process go anywhere."""
         return self.processes == "all" or jax.process_index() == 0
 
-    def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...]) -> int:
+    def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...], config: Mapping[str, Any]) -> int:
         """Opens the run for a key and returns its id. A failure is kept, and the id leads nowhere."""
         run_id = next(run_ids)
         if self.processes == "first" and process_index != 0:
@@ -222,7 +228,7 @@ class Logger(abc.ABC):
         name = run_name(words, impl, process_index if self.processes == "all" else None)
         if self.if_exists == "resume" and (same := self._sink.find(name)) is not None:
             return same  # already open here: to continue it is to go on with it
-        self._sink.add(run_id, functools.partial(self._open_run, Run(name, words, process_index)))
+        self._sink.add(run_id, functools.partial(self._open_run, Run(name, words, process_index, config=config)))
         return run_id
 
     def _receive(self, delivery: _host.Delivery) -> None:
@@ -235,10 +241,13 @@ class Logger(abc.ABC):
     # Helpers.
 
     def _open_lanes(
-        self, impl: str | None, process_index: int, lanes: tuple[int, ...], words: np.ndarray
+        self, impl: str | None, process_index: int, config: Config, lanes: tuple[int, ...], operands: Any
     ) -> np.ndarray:
-        keys = words.reshape(-1, words.shape[-1]).tolist()
-        return np.asarray([self._open_one(impl, process_index, tuple(key)) for key in keys], np.int32).reshape(lanes)
+        words, arrays = operands
+        ids = np.empty(lanes, np.int32)
+        for lane in np.ndindex(lanes):
+            ids[lane] = self._open_one(impl, process_index, tuple(words[lane].tolist()), config.of(arrays, lane))
+        return ids
 
     def _send(self, state: LoggerState, logs: lox.logdict) -> None:
         if _jax_compat.tracing_now():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from lox import _host
@@ -47,9 +50,9 @@ class MultiLogger(Logger):
     def _writes_here(self) -> bool:
         return any(logger._writes_here() for logger in self.loggers)
 
-    def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...]) -> int:
+    def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...], config: Mapping[str, Any]) -> int:
         run_id = next(run_ids)
-        self._members[run_id] = tuple(logger._open_one(impl, process_index, words) for logger in self.loggers)
+        self._members[run_id] = tuple(logger._open_one(impl, process_index, words, config) for logger in self.loggers)
         return run_id
 
     def _receive(self, delivery: _host.Delivery) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -72,22 +72,40 @@ def check_hparams(hparams: Mapping[str, Any] | None) -> dict[str, Number]:
     return dict(_flat("", hparams or {}))
 
 
-def _flat(prefix: str, hparams: Mapping[str, Any]) -> Iterator[tuple[str, Number]]:
+def of_config(config: Mapping[str, Any]) -> dict[str, Number]:
+    """What `init` was told about a run, flat. It is not for TensorBoard alone: what cannot be shown is shown as text."""
+    return dict(_flat("", config, otherwise=lambda _, value: str(np.asarray(value).tolist())))
+
+
+def _refuse(name: str, value: Any) -> Number:
+    raise LoggerOptionError(
+        f"TensorBoardLogger: hparams[{name!r}] is a {type(value).__name__}; the HPARAMS tab shows numbers, "
+        "strings and booleans. Convert it, with str() if nothing else fits."
+    )
+
+
+def _flat(
+    prefix: str, hparams: Mapping[str, Any], otherwise: Callable[[str, Any], Number] = _refuse
+) -> Iterator[tuple[str, Number]]:
     for name, value in hparams.items():
         full = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            yield from _flat(f"{full}/", value)
+            yield from _flat(f"{full}/", value, otherwise)
         elif isinstance(value, str | bool | int | float):
             yield full, value
         elif value is None or isinstance(value, list | tuple):
             yield full, str(value)
         elif np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
-            yield full, np.asarray(value).item()
+            yield full, _number(np.asarray(value)[()])
         else:
-            raise LoggerOptionError(
-                f"TensorBoardLogger: hparams[{full!r}] is a {type(value).__name__}; the HPARAMS tab shows numbers, "
-                "strings and booleans. Convert it, with str() if nothing else fits."
-            )
+            yield full, otherwise(full, value)
+
+
+def _number(value: np.generic) -> Number:
+    if value.dtype.kind == "f" and value.dtype.itemsize < 8:
+        return float(str(value))  # a rate of 0.1 is to be found under 0.1, not 0.10000000149011612
+    number: Number = value.item()
+    return number
 
 
 def _constant(column: Column) -> Number:

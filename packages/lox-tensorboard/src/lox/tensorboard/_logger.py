@@ -12,7 +12,7 @@ from typing import Any
 from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError
 from lox.loggers.kinds import Kinds
 from lox.tensorboard._files import event_files
-from lox.tensorboard._hparams import check_hparams
+from lox.tensorboard._hparams import check_hparams, of_config
 from lox.tensorboard._values import BACKEND
 from lox.tensorboard._writer import TensorBoardWriter
 
@@ -30,8 +30,8 @@ class TensorBoardLogger(Logger):
         scalar, histogram, image, text, audio, hparams, and skip, which leaves a value out.
       step_axis: the step axis that is TensorBoard's step; of several, each key uses the first that it has. Other axes
         become scalars of their own. A key without any steps counts its records.
-      hparams: hyperparameters of all runs, for the HPARAMS tab. Those of single runs are logged, with the kind
-        hparams.
+      hparams: hyperparameters of all runs, for the HPARAMS tab. Those of single runs are given to `init`, or logged,
+        with the kind hparams.
       sample_rate: of values of the kind audio, in frames per second.
       options: those of every logger: `if_exists`, `on_error`, `processes`, `queue_size`.
 
@@ -73,7 +73,7 @@ class TensorBoardLogger(Logger):
             folder,
             kinds=self._kinds,
             step_axes=self._step_axes,
-            hparams=self._hparams,
+            hparams={**self._hparams, **of_config(run.config)},
             sample_rate=self._sample_rate,
             resume=run.resume,
         )

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import os
 import re
 import secrets
 import shutil
 import time
 import zlib
-from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import wandb
 
-from lox import _host, logdict
+from lox import logdict
 from lox.loggers import Logger, LoggerState, Run, RunExistsError
 from lox.loggers._sink import _close_at_exit
 from lox.loggers.kinds import Kinds
@@ -97,7 +94,6 @@ class WandbLogger(Logger):
         self._unreachable: WandbError | None = None
         self._process = os.getpid()
         self._writers: list[RunWriter] = []
-        self._configs: dict[tuple[int, ...], deque[dict[str, Any]]] = {}
         super().__init__(**base)
 
     # What the base asks of a backend.
@@ -112,8 +108,8 @@ class WandbLogger(Logger):
             earlier = earlier_rows(opened, before) if before or opened.resumed else None
             encoder = ValueEncoder(*self._rates)
             writer = RunWriter(opened, kinds=self._kinds, summary=self._summary, encoder=encoder, earlier=earlier)
-            if config := self._config_of(run):
-                writer.configure(config)
+            if run.config:
+                writer.configure(plain(run.config))
         except BaseException:
             opened.finish(exit_code=1)
             raise
@@ -135,9 +131,7 @@ class WandbLogger(Logger):
         """Opens a run named after `key`. config: what its config holds beside that of the logger; arrays in it may be
         traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own."""
         self._unreachable = None
-        if config is not None and not isinstance(config, Mapping):
-            raise WandbOptionError(f"{BACKEND}: config must map names to values; got {type(config).__name__}")
-        return super().init(self._with_config(key, config) if config else key)
+        return super().init(key, config)
 
     @property
     def runs(self) -> tuple[wandb.Run, ...]:  # type: ignore[override]
@@ -165,36 +159,6 @@ class WandbLogger(Logger):
         check_names(keys, axes)
 
     # Helpers.
-
-    def _with_config(self, key: jax.Array, config: Mapping[str, Any]) -> jax.Array:
-        """The same key, by way of the host, which takes note of the config that the run of that key is to have."""
-        dtype = getattr(key, "dtype", None)
-        is_typed = dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
-        if dtype is None or key.ndim != (0 if is_typed else 1):
-            return key  # no key: it is `Logger.init` that says so
-        words = jax.random.key_data(key) if is_typed else key
-        leaves, tree = jax.tree_util.tree_flatten(dict(config))
-        is_array = [isinstance(leaf, jax.Array | np.ndarray | np.generic) for leaf in leaves]
-        arrays = {place: leaf for place, leaf in enumerate(leaves) if is_array[place]}
-        constants = {place: leaf for place, leaf in enumerate(leaves) if not is_array[place]}
-        note = functools.partial(self._note_configs, tree, constants)
-        words = _host.call(note, (words, arrays), jax.ShapeDtypeStruct(words.shape, words.dtype))
-        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(key)) if is_typed else words
-
-    def _note_configs(
-        self, tree: Any, constants: Mapping[int, Any], lanes: tuple[int, ...], operands: Any
-    ) -> np.ndarray:
-        words, arrays = operands
-        for lane in np.ndindex(lanes):
-            leaves = {**constants, **{place: np.asarray(array[lane]) for place, array in arrays.items()}}
-            config = tree.unflatten([leaves[place] for place in range(len(leaves))])
-            self._configs.setdefault(tuple(words[lane].tolist()), deque()).append(plain(config))
-        return np.asarray(words)
-
-    def _config_of(self, run: Run) -> dict[str, Any]:
-        """What was noted for the key of a run. Lanes that share a key open their runs in the order of their notes."""
-        noted = self._configs.get(run.key)
-        return noted.popleft() if noted else {}
 
     def _run_id(self, name: str) -> str:
         """The same for the same key, and another in another group: groups tell one experiment from the next."""

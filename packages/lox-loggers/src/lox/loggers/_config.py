@@ -1,0 +1,32 @@
+"""What `init` is told about a run: plain values, and arrays that may be traced and differ from lane to lane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from lox.loggers._errors import LoggerOptionError
+
+
+class Config:
+    """A config without its arrays, which travel to the host by themselves."""
+
+    def __init__(self, owner: str, config: Mapping[str, Any] | None) -> None:
+        if config is not None and not isinstance(config, Mapping):
+            raise LoggerOptionError(f"{owner}: config must map names to values; got {type(config).__name__}")
+        leaves, self._tree = jax.tree_util.tree_flatten(dict(config or {}))
+        places = dict(enumerate(leaves))
+        self.arrays = {place: leaf for place, leaf in places.items() if isinstance(leaf, _ARRAYS)}
+        self._constants = {place: leaf for place, leaf in places.items() if place not in self.arrays}
+
+    def of(self, arrays: Mapping[int, np.ndarray], lane: tuple[int, ...]) -> dict[str, Any]:
+        """The config of one lane, with the arrays as they reached the host."""
+        leaves = self._constants | {place: np.asarray(array[lane]) for place, array in arrays.items()}
+        config: dict[str, Any] = self._tree.unflatten([leaves[place] for place in range(len(leaves))])
+        return config
+
+
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
