@@ -1,6 +1,8 @@
 """Backends by name: what is installed, what is not, and what is broken."""
 
 import importlib.metadata
+import inspect
+import pydoc
 import sys
 from pathlib import Path
 
@@ -84,8 +86,30 @@ def test_anybodys_backend_is_found_by_name_and_by_class(install):
     logger = lox.loggers.create("acme", path="here", colour="blue", on_error="warn")
     assert type(logger) is lox.loggers.get("acme") is lox.loggers.AcmeLogger
     assert (logger.path, logger.colour, logger.on_error) == ("here", "blue", "warn")
-    assert "AcmeLogger" in dir(lox.loggers)
     logger.close()
+
+
+def test_looking_around_imports_nobody_elses_and_stumbles_over_nothing(install):
+    install("boom-lox", {"boom": "boom_module:BoomLogger"}, {"boom_module": "raise RuntimeError('imported')"})
+    install("save-lox", {"save": "save_module:SaveLogger"}, {"save_module": BACKEND.format(name="SaveLogger")})
+    assert "BoomLogger" not in dir(lox.loggers)
+    assert {"ConsoleLogger", "SaveLogger", "create"} <= set(dir(lox.loggers))
+    assert not hasattr(lox.loggers, "BoomLogger")  # broken
+    assert not hasattr(lox.loggers, "SaveLogger")  # claimed twice
+    members = dict(inspect.getmembers(lox.loggers))
+    assert "MemoryLogger" in members
+    assert "boom_module" not in sys.modules
+    assert "create" in pydoc.render_doc(lox.loggers)
+    with pytest.raises(LoggerLoadError, match="imported"):
+        _ = lox.loggers.BoomLogger
+
+
+def test_a_mistake_in_a_constructor_names_the_logger(install):
+    source = BACKEND.format(name="OddLogger").replace("self.path, self.colour = path, colour", "raise KeyError('x')")
+    install("odd-lox", {"odd": "odd_module:OddLogger"}, {"odd_module": source})
+    with pytest.raises(KeyError, match="x") as caught:
+        lox.loggers.create("odd")
+    assert caught.value.__notes__ == ["while making the logger 'odd', odd_module.OddLogger"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +148,9 @@ def test_a_logger_of_ours_that_is_not_installed_comes_with_the_command(monkeypat
         ("import a_module_that_nobody_has", "failed to import: ModuleNotFoundError: No module named"),
         ("raise SystemExit(3)", "failed to import: SystemExit: 3"),
         ("x = 1", "failed to import: AttributeError"),
-        ("BrokenLogger = 3", "is not a subclass of lox.loggers.Logger"),
+        ("BrokenLogger = 3", "is not a subclass of lox.loggers.Logger, but 3"),
+        ("class BrokenLogger: pass", "is not a subclass of lox.loggers.Logger, but <class 'broken_module.Bro"),
+        ("import lox.loggers\nclass BrokenLogger(lox.loggers.Logger): pass", "BrokenLogger does not define open"),
     ],
 )
 def test_a_broken_plugin_breaks_nothing_but_itself(install, source, message):
@@ -134,7 +160,14 @@ def test_a_broken_plugin_breaks_nothing_but_itself(install, source, message):
     with pytest.raises(LoggerLoadError, match=message) as caught:
         lox.loggers.create("broken")
     assert "broken_module:BrokenLogger from broken-lox 1.2.3" in str(caught.value)
-    assert (caught.value.__cause__ is None) == ("subclass" in message)
+    assert (caught.value.__cause__ is None) == ("failed to import" not in message)
+
+
+@pytest.mark.parametrize("name", ["two words", "a,b"])
+def test_a_name_that_cannot_be_written_where_loggers_are_named_is_broken(install, name):
+    install("odd-lox", {name: "fine_module:FineLogger"}, {"fine_module": BACKEND.format(name="FineLogger")})
+    with pytest.raises(LoggerLoadError, match="letters, digits, '-', '_' and '.' only"):
+        lox.loggers.get(name)
 
 
 def test_two_distributions_with_one_name_are_both_named(install):
@@ -164,6 +197,14 @@ def test_bad_options_are_told_with_those_there_are():
         lox.loggers.create([3])
     with pytest.raises(LoggerOptionError, match="name of a logger is a str"):
         lox.loggers.get(3)
+    with pytest.raises(LoggerOptionError, match=r"SaveLogger'>; call it instead: SaveLogger\(\.\.\.\)"):
+        lox.loggers.create(SaveLogger)
+    with MemoryLogger() as logger, pytest.raises(LoggerOptionError, match="for several, write a list"):
+        lox.loggers.create(logger)
+    with pytest.raises(LoggerOptionError, match=r"create\(\['console', 'save:path=x'\]\)"):
+        lox.loggers.create("console, save:path=x")
+    with pytest.raises(LoggerOptionError, match="empty list: name at least one"):
+        lox.loggers.create([])
 
 
 def test_create_several_as_one(tmp_path):
@@ -219,6 +260,10 @@ def test_an_unknown_name_in_the_environment_is_an_error(monkeypatch):
         ("save:path=runs", ("save", {"path": "runs"})),
         ("save:path=C:/runs:if_exists=resume", ("save", {"path": "C:/runs", "if_exists": "resume"})),
         ("x:n=3:f=1e-3:b=true:z=null", ("x", {"n": 3, "f": 0.001, "b": True, "z": None})),
+        ("x:yes=True:no=False:z=None", ("x", {"yes": True, "no": False, "z": None})),
+        ("save:path=2024", ("save", {"path": "2024"})),
+        ("save:path=None", ("save", {"path": "None"})),
+        ('save:path="a:b"', ("save", {"path": "a:b"})),
         ('x:l=["a,b","c:d=e"]:s="3"', ("x", {"l": ["a,b", "c:d=e"], "s": "3"})),
         ("x:url=http://host:80/a?b=c", ("x", {"url": "http://host:80/a?b=c"})),
         ("x:empty=", ("x", {"empty": ""})),

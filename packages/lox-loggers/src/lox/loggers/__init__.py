@@ -1,7 +1,8 @@
 """Where logs go: the `Logger` base, the registry of backends, and the everyday ones.
 
 `create("save", path="runs")` makes a logger by name; `available()` tells which names are installed. The
-class of every installed backend is also an attribute: `lox.loggers.SaveLogger("runs")`.
+class of every installed backend is also an attribute: `lox.loggers.SaveLogger("runs")`. `dir` lists our own only, so that
+looking around imports nobody else's.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -52,4 +53,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from lox.loggers._registry import class_names
 
-    return sorted({*globals(), *class_names()})
+    return sorted({*globals(), *class_names("lox-loggers")})

@@ -9,11 +9,15 @@ class LoggerNotFoundError(LoxError):
     """No installed distribution offers a logger of that name."""
 
 
-class LoggerLoadError(LoxError):
-    """A logger is installed, but importing it failed."""
+# Classes of loggers are attributes of `lox.loggers`. Who asks whether there is one (`hasattr`, `inspect`) is to get an
+# answer, whatever is wrong with it: hence the AttributeErrors.
 
 
-class DuplicateLoggerError(LoxError):
+class LoggerLoadError(LoxError, AttributeError):
+    """A logger is installed, but it cannot be imported, or it is not what a logger has to be."""
+
+
+class DuplicateLoggerError(LoxError, AttributeError):
     """Two distributions offer a logger under the same name."""
 
 

@@ -25,6 +25,7 @@ from lox.loggers._logger import Logger
 from lox.loggers._specs import parse_spec, split_specs
 
 GROUP = "lox.loggers"
+_NAME = re.compile(r"[\w.-]+")  # what LOX_LOGGERS can name
 VARIABLE = "LOX_LOGGERS"
 
 # What to install for the names that lox itself offers. For other names nothing is suggested: a
@@ -104,6 +105,8 @@ def create(
     ['0000000000000000']
     """
     if isinstance(spec, str):
+        if len(several := split_specs(spec)) > 1:
+            raise LoggerOptionError(f"create takes one name, or a list of them: create({several!r}); got {spec!r}")
         name, written = parse_spec(spec)
         return _make(name, {**written, **options})
     if options:
@@ -114,22 +117,31 @@ def create(
     if spec is None:
         made = [create(each) for each in split_specs(os.environ.get(VARIABLE, "")) or ["console"]]
         return made[0] if len(made) == 1 else get("multi")(*made)
-    return get("multi")(*[_make_item(item) for item in spec])
+    if not isinstance(spec, Iterable):
+        hint = "call it instead: " + spec.__name__ + "(...)" if isinstance(spec, type) else "for several, write a list"
+        raise LoggerOptionError(f"create takes the name of a logger, such as 'save'; got {spec!r}; {hint}")
+    items = list(spec)
+    if not items:
+        raise LoggerOptionError("create was given an empty list: name at least one logger, such as 'console'")
+    return get("multi")(*[_make_item(item) for item in items])
 
 
 def load_backend(backend: Backend) -> type[Logger]:
     """Imports the class of an installed backend."""
+    which = f"the logger {backend.name!r} ({backend})"
+    if not _NAME.fullmatch(backend.name):
+        raise LoggerLoadError(f"{which} cannot be asked for: names have letters, digits, '-', '_' and '.' only")
     point = importlib.metadata.EntryPoint(backend.name, backend.path, GROUP)
     try:
         loaded = point.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit: a plugin must not end the program that asks for it
-        raise LoggerLoadError(
-            f"the logger {backend.name!r} ({backend}) failed to import: {type(error).__name__}: {error}"
-        ) from error
+        raise LoggerLoadError(f"{which} failed to import: {type(error).__name__}: {error}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, Logger)):
-        raise LoggerLoadError(f"the logger {backend.name!r} ({backend}) is not a subclass of lox.loggers.Logger")
+        raise LoggerLoadError(f"{which} is not a subclass of lox.loggers.Logger, but {loaded!r}")
+    if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
+        raise LoggerLoadError(f"{which} is abstract: {loaded.__name__} does not define {', '.join(missing)}")
     return loaded
 
 
@@ -148,8 +160,14 @@ def by_class_name(name: str) -> type[Logger] | None:
     return load_backend(owners[0]) if owners else None
 
 
-def class_names() -> list[str]:
-    return [backend.path.rpartition(":")[2].strip() for backend in available().values()]
+def class_names(distribution: str | None = None) -> list[str]:
+    """The names of the registered classes: all of them, or those of one distribution."""
+    return [
+        backend.path.rpartition(":")[2].strip()
+        for first in available().values()
+        for backend in (first, *first.rivals)
+        if distribution in (None, backend.distribution)
+    ]
 
 
 def _describe(point: importlib.metadata.EntryPoint) -> Backend:
@@ -187,13 +205,12 @@ def _make(name: str, options: Mapping[str, Any]) -> Logger:
     try:
         inspect.signature(logger).bind(**options)
         return logger(**options)
-    except LoggerOptionError:
-        raise
-    except TypeError as error:
+    except Exception as error:
         # Constructors pass what they do not know on to Logger, so that the mistake may show only there. Other
         # mistakes that a constructor makes are its own, and raised as they are.
         unknown = re.search(r"unexpected keyword argument '(\w+)'|missing a required argument: '(\w+)'", str(error))
-        if unknown is None or (unknown[1] and unknown[1] not in options):
+        if type(error) is not TypeError or unknown is None or (unknown[1] and unknown[1] not in options):
+            error.add_note(f"while making the logger {name!r}, {logger.__module__}.{logger.__qualname__}")
             raise
         raise LoggerOptionError(f"logger {name!r}: {unknown[0]}. {_options_of(logger, options)}") from None
 

@@ -1,8 +1,9 @@
 """The little language of LOX_LOGGERS: `console,save:path=runs:if_exists=resume`.
 
 Loggers are separated by commas, options by colons. A value is JSON where it reads as JSON (numbers,
-true, false, null, lists, quoted strings) and text otherwise; commas and colons inside brackets or
-quotes belong to the value, and so does a colon that no `option=` follows: `save:path=C:/runs`.
+true, false, null, lists, quoted strings), also if these are written as in Python (True, False, None), and text
+otherwise. The option `path` is always text. Commas and colons inside brackets or quotes belong to the value, and so
+does a colon that no `option=` follows: `save:path=C:/runs`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from lox.loggers._errors import LoggerOptionError
 
+_PYTHON = {"True": True, "False": False, "None": None}
 _OPTION = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
 
 
@@ -39,14 +41,15 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
             )
         else:
             options[last] += ":" + part
-    return name.strip(), {option: _value(text.strip()) for option, text in options.items()}
+    return name.strip(), {option: _value(option, text.strip()) for option, text in options.items()}
 
 
-def _value(text: str) -> Any:
+def _value(option: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        value = _PYTHON[text] if text in _PYTHON else json.loads(text)
     except json.JSONDecodeError:
         return text
+    return text if option == "path" and not isinstance(value, str) else value  # a folder may be called 2024
 
 
 def _split(text: str, separator: str) -> list[str]:
