@@ -58,7 +58,7 @@ def test_init_says_what_it_takes(key, message):
 def test_init_under_jit_and_vmap_is_one_host_call_and_opens_one_run_per_key(wrap, monkeypatch):
     calls = []
     original = MemoryLogger._open_lanes
-    monkeypatch.setattr(MemoryLogger, "_open_lanes", lambda self, *args: calls.append(args[2]) or original(self, *args))
+    monkeypatch.setattr(MemoryLogger, "_open_lanes", lambda self, *args: calls.append(args[3]) or original(self, *args))
     keys = jax.random.split(jax.random.key(0), 6).reshape(2, 3)
     with MemoryLogger() as logger:
         states = wrap(jax.vmap(jax.vmap(logger.init)))(keys)

@@ -13,7 +13,6 @@ itself, by the next call from Python: a spooled or tapped function, `init`, `log
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
 import itertools
 import weakref
@@ -30,11 +29,22 @@ from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
     LoggerStateError,
-    RunExistsError,
 )
+from lox.loggers._opening import open_run
 from lox.loggers._records import check_record, host_record, one_record, to_host, with_all_parts
-from lox.loggers._resume import Steps, WrittenSteps
-from lox.loggers._run import IfExists, LoggerState, OnError, Processes, Run, Writer, key_words, numbered, run_name
+from lox.loggers._resume import Steps
+from lox.loggers._run import (
+    IfExists,
+    LoggerState,
+    OnError,
+    Processes,
+    Run,
+    Writer,
+    check_choice,
+    check_state,
+    key_words,
+    run_name,
+)
 from lox.loggers._sink import Sink
 
 P = ParamSpec("P")
@@ -42,6 +52,10 @@ R = TypeVar("R")
 
 # Ids are given out once for the whole process, so that a state of another logger is noticed.
 run_ids = itertools.count()
+
+
+# The private names that Logger and its subclasses in these packages have in common.
+_OURS = frozenset({"_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive", "_send"})
 
 
 class Logger(abc.ABC):
@@ -84,9 +98,9 @@ class Logger(abc.ABC):
         processes: Processes = "first",
         queue_size: int = 1024,
     ) -> None:
-        self._check("if_exists", if_exists, ("new", "error", "replace", "resume"))
-        self._check("on_error", on_error, ("raise", "warn"))
-        self._check("processes", processes, ("first", "all"))
+        check_choice(self, "if_exists", if_exists, ("new", "error", "replace", "resume"))
+        check_choice(self, "on_error", on_error, ("raise", "warn"))
+        check_choice(self, "processes", processes, ("first", "all"))
         if not isinstance(queue_size, int) or queue_size < 1:
             raise LoggerOptionError(
                 f"{type(self).__name__}: queue_size={queue_size!r}; it must be an int of at least 1"
@@ -94,15 +108,27 @@ class Logger(abc.ABC):
         self.if_exists = if_exists
         self.on_error = on_error
         self.processes = processes
-        self._sink = Sink(
+        self.__sink = Sink(
             type(self).__name__, on_error=on_error, queue_size=queue_size, flush_interval=self.flush_interval
         )
-        weakref.finalize(self, self._sink.abandon).atexit = False  # at exit, the sinks close themselves
+        weakref.finalize(self, self.__sink.abandon).atexit = False  # at exit, the sinks close themselves
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_sink":  # the one thing that only __init__ makes
+        if name == "_Logger__sink":  # the one thing that only __init__ makes
             raise LoggerOptionError(f"{type(self).__name__}.__init__ must call super().__init__(**options)")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # A backend may call its attributes what it likes: what is ours alone has mangled names, and the few names that
+    # our own subclasses share are refused, rather than found out about later.
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.__module__.startswith("lox."):
+            _refuse(cls.__name__, _OURS.intersection(vars(cls)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _refuse(type(self).__name__, _OURS.intersection([name]))
+        super().__setattr__(name, value)
 
     # What a backend writes. `open` is required.
 
@@ -132,23 +158,23 @@ class Logger(abc.ABC):
         config: what there is to know about the run, such as its hyperparameters, for backends that have a place for it.
         Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own.
         """
-        self._ready()
+        self.__ready()
         words, impl = key_words(key)
         told = Config(type(self).__name__, config)
         # The process is asked for here, not in the host call, which must not call JAX.
         host = functools.partial(self._open_lanes, impl, jax.process_index(), told)
         opened = _host.call(host, (words, told.arrays), jax.ShapeDtypeStruct((), np.int32))
-        self._raise_pending()
+        self.__raise_pending()
         return LoggerState(run=opened)
 
     def spool(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
         """`fun`, with its records delivered once, when it returns. `options` are those of `lox.spool`."""
-        self._check_state(state)
+        check_state(state)
         spooled = lox.spool(fun, **options)
 
         @functools.wraps(fun)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            self._ready()
+            self.__ready()
             out, logs = spooled(*args, **kwargs)
             self._send(state, logs if _jax_compat.tracing_now() else with_all_parts(logs))
             return out
@@ -157,20 +183,20 @@ class Logger(abc.ABC):
 
     def tap(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
         """`fun`, with its records delivered while it runs. `options` are those of `lox.tap`."""
-        self._check_state(state)
+        check_state(state)
         tapped = lox.tap(fun, _host.Receiver(self._receive, state.run, self.check_names), **options)
 
         @functools.wraps(fun)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            self._ready()
+            self.__ready()
             return tapped(*args, **kwargs)
 
         return wrapper
 
     def log(self, state: LoggerState, logs: Mapping[str, Any], **steps: Any) -> None:
         """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
-        self._check_state(state)
-        self._ready()
+        check_state(state)
+        self.__ready()
         if isinstance(logs, lox.logdict):
             if steps:
                 raise LoggerOptionError(f"a logdict has its own steps; {', '.join(steps)} cannot be given beside it")
@@ -182,19 +208,19 @@ class Logger(abc.ABC):
         if _jax_compat.tracing_now():
             self._send(state, one_record(logs, steps))
         else:
-            self._receive_now(state, host_record(logs, steps))
+            self.__receive_now(state, host_record(logs, steps))
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
         """A backend that cannot take some names raises here, before a tapped program runs."""
 
     def flush(self) -> None:
         """Returns when every record that was logged before has been written and flushed."""
-        self._settle(Sink.flush)
+        self.__settle(Sink.flush)
 
     def close(self) -> None:
         """Flushes, closes all runs and ends the background thread. A second call does nothing."""
         try:
-            self._settle(Sink.close)
+            self.__settle(Sink.close)
         finally:
             for sink in self._sinks():
                 sink.failures.tell_lost()
@@ -202,7 +228,7 @@ class Logger(abc.ABC):
     @property
     def runs(self) -> tuple[Run, ...]:
         """The runs that are open."""
-        return self._sink.runs
+        return self.__sink.runs
 
     def __enter__(self) -> Self:
         return self
@@ -210,10 +236,14 @@ class Logger(abc.ABC):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # The way from JAX to the sink. MultiLogger has its own of these four.
+    # The way from JAX to the sink. Our own subclasses have their own of these: see `_OURS`.
+
+    @property
+    def _sink(self) -> Sink:
+        return self.__sink
 
     def _sinks(self) -> list[Sink]:
-        return [self._sink]
+        return [self.__sink]
 
     def _writes_here(self) -> bool:
         """Whether records that reach this process go anywhere."""
@@ -223,22 +253,22 @@ class Logger(abc.ABC):
         """Opens the run for a key and returns its id. A failure is kept, and the id leads nowhere."""
         run_id = next(run_ids)
         if self.processes == "first" and process_index != 0:
-            self._sink.add(run_id, None)
+            self.__sink.add(run_id, None)
             return run_id
         name = run_name(words, impl, process_index if self.processes == "all" else None)
-        if self.if_exists == "resume" and (same := self._sink.find(name)) is not None:
+        if self.if_exists == "resume" and (same := self.__sink.find(name)) is not None:
             return same  # already open here: to continue it is to go on with it
-        self._sink.add(run_id, functools.partial(self._open_run, Run(name, words, process_index, config=config)))
+        self.__sink.add(
+            run_id, functools.partial(open_run, self, self.__sink, Run(name, words, process_index, config=config))
+        )
         return run_id
 
     def _receive(self, delivery: _host.Delivery) -> None:
         """The host's end of every delivery."""
         try:
-            self._sink.deliver(delivery)
+            self.__sink.deliver(delivery)
         except LoggerClosedError as error:  # raised to the user, not into the running program
-            self._sink.failures.keep(error, "delivering")
-
-    # Helpers.
+            self.__sink.failures.keep(error, "delivering")
 
     def _open_lanes(
         self, impl: str | None, process_index: int, config: Config, lanes: tuple[int, ...], operands: Any
@@ -253,74 +283,40 @@ class Logger(abc.ABC):
         if _jax_compat.tracing_now():
             _host.send(_host.Receiver(self._receive, state.run), logs)
         elif self._writes_here():
-            self._receive_now(state, to_host(logs))
+            self.__receive_now(state, to_host(logs))
 
-    def _receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
+    # Helpers.
+
+    def __receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
         """Nothing is being traced: straight to the host, where 64-bit values and text stay what they are."""
         self._receive(_host.Delivery((), np.asarray(True), np.asarray(state.run), logs))
 
-    def _open_run(self, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
-        """Finds the name and opens the run. Runs on the worker thread, like all that touches a backend."""
-        if self.if_exists == "new" or not self._taken(run.name):
-            return self._open_new(run)
-        if self.if_exists == "replace":
-            self._sink.retire(run.name)
-            self.remove(run.name)
-            return run, self.open(run), None
-        if self.if_exists == "resume":
-            written = WrittenSteps(self.written(run.name))
-            run = dataclasses.replace(run, resume=True)
-            return run, self.open(run), written
-        raise RunExistsError(
-            f"{type(self).__name__}: run {run.name!r} exists already; delete it, or say if_exists='new', "
-            "'replace' or 'resume'"
-        )
-
-    def _open_new(self, run: Run) -> tuple[Run, Writer, None]:
-        names = (name for name in numbered(run.name) if not self._taken(name))
-        while True:
-            named = dataclasses.replace(run, name=next(names))
-            try:
-                return named, self.open(named), None
-            except RunExistsError:  # somebody else took the name since we looked
-                if self.if_exists != "new":
-                    raise
-
-    def _taken(self, name: str) -> bool:
-        return self._sink.find(name) is not None or self.exists(name)
-
-    def _settle(self, finish: Callable[[Sink], None]) -> None:
+    def __settle(self, finish: Callable[[Sink], None]) -> None:
         """Lets the device deliver, then has every sink finish, whatever the others have raised."""
-        if self._sink.foreign:
+        if self.__sink.foreign:
             return
         try:
             jax.effects_barrier()
         finally:
             for sink in self._sinks():
                 finish(sink)
-        self._raise_pending()
+        self.__raise_pending()
 
-    def _raise_pending(self) -> None:
+    def __raise_pending(self) -> None:
         errors = [error for sink in self._sinks() if sink.failures.any and (error := sink.failures.take()) is not None]
         if len(errors) > 1:
             raise BaseExceptionGroup(f"{len(errors)} loggers failed", errors)
         if errors:
             raise errors[0]
 
-    def _ready(self) -> None:
-        self._raise_pending()
-        if self._sink.closed:
+    def __ready(self) -> None:
+        self.__raise_pending()
+        if self.__sink.closed:
             raise LoggerClosedError(f"this {type(self).__name__} is closed: make a new one")
 
-    def _check_state(self, state: LoggerState) -> None:
-        if not isinstance(state, LoggerState):
-            raise LoggerStateError(f"expected the state that logger.init(key) returned; got {type(state).__name__}")
-        if state.run.ndim != 0:
-            raise LoggerStateError(
-                f"this state holds runs of shape {state.run.shape}; use it inside jax.vmap, where each lane has its own"
-            )
 
-    def _check(self, option: str, value: object, allowed: tuple[str, ...]) -> None:
-        if value not in allowed:
-            choices = ", ".join(map(repr, allowed))
-            raise LoggerOptionError(f"{type(self).__name__}: {option}={value!r}; it must be one of {choices}")
+def _refuse(owner: str, names: Iterable[str]) -> None:
+    if names := sorted(names):
+        raise LoggerOptionError(
+            f"{owner} has an attribute {names[0]!r}, which Logger has for itself: call it otherwise"
+        )

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import lox
+from lox.loggers._errors import RunFormatError
 
 # Of each key, the steps along each axis: what `Logger.written` tells.
 Steps = Mapping[str, Mapping[str, np.ndarray]]
@@ -20,7 +21,16 @@ class WrittenSteps:
     apart, so all of them are written.
     """
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, source: str) -> None:
+        """source: what errors call the place that the steps came from."""
+        for key, axes in steps.items():
+            rows = {axis: len(column) for axis, column in axes.items()}
+            if len(set(rows.values())) > 1:
+                told = ", ".join(f"{number} along {axis!r}" for axis, number in rows.items())
+                raise RunFormatError(
+                    f"{source} tells steps of {key!r} that do not belong together: {told}. Row i of all axes of a key "
+                    "is the record i"
+                )
         self._steps = {key: dict(axes) for key, axes in steps.items()}
         self._sorted: dict[tuple[str, ...], np.ndarray] = {}
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 import lox
-from lox.loggers._errors import LoggerStateError
+from lox.loggers._errors import LoggerOptionError, LoggerStateError
 
 IfExists = Literal["new", "error", "replace", "resume"]
 OnError = Literal["raise", "warn"]
@@ -65,6 +65,21 @@ class LoggerState:
     """The handle of a run inside JAX code: a pytree of one int32, free to be carried, vmapped, donated."""
 
     run: jax.Array
+
+
+def check_state(state: Any) -> None:
+    if not isinstance(state, LoggerState):
+        raise LoggerStateError(f"expected the state that logger.init(key) returned; got {type(state).__name__}")
+    if state.run.ndim != 0:
+        raise LoggerStateError(
+            f"this state holds runs of shape {state.run.shape}; use it inside jax.vmap, where each lane has its own"
+        )
+
+
+def check_choice(owner: object, option: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        choices = ", ".join(map(repr, allowed))
+        raise LoggerOptionError(f"{type(owner).__name__}: {option}={value!r}; it must be one of {choices}")
 
 
 def key_words(key: Any) -> tuple[jax.Array, str | None]:

@@ -1,0 +1,57 @@
+"""How `init` opens a run: under which name, and what becomes of one that is there already."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from lox.loggers._errors import LoggerLoadError, RunExistsError
+from lox.loggers._resume import WrittenSteps
+from lox.loggers._run import Run, Writer, numbered
+from lox.loggers._sink import Sink
+
+if TYPE_CHECKING:
+    from lox.loggers._logger import Logger
+
+
+def open_run(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
+    """Finds the name and opens the run. Runs on the worker thread, like all that touches a backend."""
+    if logger.if_exists == "new" or not _taken(logger, sink, run.name):
+        return _open_new(logger, sink, run)
+    if logger.if_exists == "replace":
+        sink.retire(run.name)
+        logger.remove(run.name)
+        return run, _open(logger, run), None
+    if logger.if_exists == "resume":
+        written = WrittenSteps(logger.written(run.name), f"{type(logger).__name__}.written({run.name!r})")
+        run = dataclasses.replace(run, resume=True)
+        return run, _open(logger, run), written
+    raise RunExistsError(
+        f"{type(logger).__name__}: run {run.name!r} exists already; delete it, or say if_exists='new', "
+        "'replace' or 'resume'"
+    )
+
+
+def _open_new(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, None]:
+    names = (name for name in numbered(run.name) if not _taken(logger, sink, name))
+    while True:
+        named = dataclasses.replace(run, name=next(names))
+        try:
+            return named, _open(logger, named), None
+        except RunExistsError:  # somebody else took the name since we looked
+            if logger.if_exists != "new":
+                raise
+
+
+def _open(logger: Logger, run: Run) -> Writer:
+    writer = logger.open(run)
+    if missing := [name for name in ("write", "flush", "close") if not callable(getattr(writer, name, None))]:
+        raise LoggerLoadError(
+            f"{type(logger).__name__}.open returned {writer!r}, which has no {', '.join(missing)}: it has to return a "
+            "writer, with write(logs), flush() and close()"
+        )
+    return writer
+
+
+def _taken(logger: Logger, sink: Sink, name: str) -> bool:
+    return sink.find(name) is not None or logger.exists(name)

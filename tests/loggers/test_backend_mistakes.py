@@ -1,0 +1,83 @@
+"""What a backend's author can get wrong is told at once, and by name."""
+
+import jax
+import numpy as np
+import pytest
+
+import lox.loggers
+from lox.loggers import LoggerLoadError, LoggerOptionError, MemoryLogger, RunFormatError
+from tests.loggers.recording import Collecting
+
+
+class Half:
+    def write(self, logs): ...
+
+
+@pytest.mark.parametrize(("writer", "missing"), [(None, "no write, flush, close"), (Half(), "no flush, close")])
+def test_what_open_returns_has_to_be_a_writer(writer, missing):
+    class Odd(lox.loggers.Logger):
+        def open(self, run):
+            return writer
+
+    with Odd() as logger, pytest.raises(LoggerLoadError, match=f"Odd.open returned .*{missing}"):
+        logger.init(jax.random.key(0))
+
+
+def test_any_attribute_that_is_not_refused_is_free():
+    """All that Logger makes itself, and all that it calls: none of it is in the way of a backend's own."""
+
+    class Mine(Collecting):
+        def _check(self):
+            return "mine"
+
+        _settle = _ready = _raise_pending = _receive_now = _open_run = _open_new = _taken = _failures = _worker = _check
+
+        def __init__(self, **options):
+            super().__init__(**options)
+            self._queue = self._runs = self._thread = self._lock = None
+
+    with Mine() as logger:
+        logger.log(logger.init(jax.random.key(0)), {"x": 1})
+        logger.flush()
+        assert logger._ready() == "mine"
+    assert [call[0] for call in logger.calls] == ["open", "write", "flush", "close"]
+
+
+@pytest.mark.parametrize("name", ["_sink", "_sinks", "_receive", "_send", "_open_one", "_open_lanes", "_writes_here"])
+def test_the_names_that_logger_needs_are_refused(name):
+    message = f"Mine has an attribute '{name}', which Logger has for itself"
+    with pytest.raises(LoggerOptionError, match=message):
+        type("Mine", (Collecting,), {name: lambda self: None})
+
+    class Mine(Collecting):
+        def __init__(self, **options):
+            setattr(self, name, 3)
+            super().__init__(**options)
+
+    with pytest.raises(LoggerOptionError, match=message):
+        Mine()
+
+
+def test_the_refused_names_are_all_that_logger_has():
+    """A private name that is added to Logger is to be mangled, or to be refused."""
+    from lox.loggers._logger import _OURS, Logger
+
+    private = {name for name in vars(Logger) if name.startswith("_") and not name.startswith(("__", "_Logger__"))}
+    assert private - {"_abc_impl"} == _OURS
+    assert not [name for name in vars(MemoryLogger()) if name.startswith("_") and name in _OURS]
+
+
+def test_steps_that_do_not_belong_together_are_told_when_the_run_is_opened():
+    class Uneven(Collecting):
+        def exists(self, name):
+            return True
+
+        def written(self, name):
+            return {"x": {"step": np.arange(3)}, "loss": {"step": np.arange(3), "epoch": np.arange(2)}}
+
+    with Uneven(if_exists="resume") as logger, pytest.raises(RunFormatError) as caught:
+        logger.init(jax.random.key(0))
+    assert str(caught.value) == (
+        "Uneven.written('0000000000000000') tells steps of 'loss' that do not belong together: 3 along 'step', "
+        "2 along 'epoch'. Row i of all axes of a key is the record i"
+    )
