@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lox
-from lox.loggers.kinds import KINDS, KindError, Kinds, KindTypeError, decode_text
+from lox.loggers.kinds import KINDS, KindError, Kinds, KindTypeError, decode_text, flatten
 
 
 def kinds(patterns=None, supported=KINDS):
@@ -131,3 +131,10 @@ def test_text_from_strings_and_from_padded_bytes():
     assert decode_text(np.array("grün!".encode()), "note", "SomeLogger") == "grün!"
     with pytest.raises(KindTypeError, match=r"'note' cannot be text: a record has dtype float64 and shape \(3,\)"):
         decode_text(np.zeros(3), "note", "SomeLogger")
+
+
+def test_two_leaves_of_one_value_never_get_one_name():
+    value = {"a/b": np.zeros(1), "a": {"b": np.ones(1)}}
+    with pytest.raises(KindError, match="the key 'x' holds two values named 'x/a/b'; rename one"):
+        list(flatten("x", value))
+    assert [name for name, _ in flatten("x", {"a": {"b": np.ones(1)}, "c": (np.ones(1),)})] == ["x/a/b", "x/c/0"]

@@ -139,14 +139,21 @@ class Kinds:
 
 
 def flatten(key: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """The leaves of one logged value, each named `key/leaf`; a value that is one array keeps the key's name."""
+    """The leaves of one logged value, each named `key/leaf`; a value that is one array keeps the key's name.
+
+    No two leaves have one name: where they would, as in `{"a/b": 1, "a": {"b": 2}}`, that is a KindError.
+    """
     if isinstance(value, np.ndarray):
         yield key, value
         return
     # Only the structure is looked at here: no array is computed with, so this is safe on any thread.
+    named: set[str] = set()
     for path, leaf in tree_flatten_with_path(value)[0]:
-        name = keystr(path, simple=True, separator="/")
-        yield (f"{key}/{name}" if path else key), np.asarray(leaf)
+        name = f"{key}/{keystr(path, simple=True, separator='/')}" if path else key
+        if name in named:
+            raise KindError(f"the key {key!r} holds two values named {name!r}; rename one of them.")
+        named.add(name)
+        yield name, np.asarray(leaf)
 
 
 def plain(values: np.ndarray, name: str, backend: str) -> np.ndarray:
