@@ -68,6 +68,16 @@ def move_to_front(axis_data: Any, value: Any, dim: Any) -> Any:
     return batching.bdim_at_front(value, dim, axis_data.size)
 
 
+def define_staging(primitive: Any, effects: frozenset[Effect]) -> None:
+    """For primitives without results: JAX would remember the types of the results for every equation with other params,
+    which takes longer than making the equation."""
+
+    def rule(trace: Any, source_info: Any, *tracers: Any, **params: Any) -> list[Any]:
+        return trace.emit_eqn(tracers, [], primitive, params, effects, source_info)
+
+    _pe.custom_staging_rules[primitive] = rule
+
+
 def define_jvp_binding_primals(primitive: Any) -> None:
     """A jvp rule for primitives that carry no gradient: bind the primals, drop the tangents."""
 

@@ -120,6 +120,7 @@ def _log_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> An
     return [], []
 
 
+compat.define_staging(log_p, frozenset([log_effect]))
 compat.define_batching(log_p, _log_batching)
 compat.define_jvp_binding_primals(log_p)
 compat.define_lowering(log_p, lambda ctx, *operands, mark: [])
