@@ -1,8 +1,6 @@
 """Console and progress: what is seen, on a terminal and elsewhere."""
 
-import contextlib
 import io
-import os
 import re
 
 import jax
@@ -14,6 +12,15 @@ import lox
 import lox.loggers
 from lox.loggers import ConsoleLogger, LoggerOptionError, ProgressLogger
 from lox.loggers._numbers import short, sparkline
+
+
+@pytest.fixture
+def make_terminal():
+    """Real terminals, as far as a program can tell: pseudo-terminals."""
+    pytest.importorskip("pty")  # Windows has none
+    from tests.loggers.terminal import Terminal
+
+    return Terminal
 
 
 def log_steps(logger, runs, steps, key=0):
@@ -73,20 +80,75 @@ def test_the_table_fits_the_terminal_and_says_what_is_asked(runs, shown):
     assert len(last.splitlines()) < 40  # drawn at the end, not once for each run
 
 
-def test_a_terminal_gets_the_table_and_its_cursor_back():
-    """A real terminal, as far as a program can tell: a pseudo-terminal."""
-    pty = pytest.importorskip("pty")
-    main, other = pty.openpty()
-    with open(other, "w") as terminal, ConsoleLogger(file=terminal) as logger:
+def test_a_terminal_gets_the_table_and_its_cursor_back(make_terminal):
+    terminal = make_terminal(columns=80)
+    with ConsoleLogger(file=terminal.file) as logger:
         log_steps(logger, 1, 3)
-    parts = []
-    with contextlib.suppress(OSError):  # which is how a terminal that nobody writes to any more ends
-        while part := os.read(main, 10_000):
-            parts.append(part)
-    os.close(main)
-    seen = b"".join(parts).decode()
-    assert "loss" in seen
+    assert any("loss" in line for line in terminal.lines())
+    seen = terminal.text()
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")  # hidden while it is drawn, shown again after
+
+
+LONG = ("train/actor/policy_loss", "train/critic/value_loss", "train/optimizer/grad_norm")
+
+
+@pytest.mark.parametrize(("runs", "columns"), [(1, 80), (4, 80), (4, 60), (30, 80), (30, 60), (1, 40)])
+def test_in_a_narrow_terminal_values_steps_and_rates_are_whole(make_terminal, runs, columns):
+    terminal = make_terminal(columns=columns)
+    with ConsoleLogger(file=terminal.file, interval=1000) as logger:
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), runs))
+        for step in range(123_450, 123_457):
+            jax.vmap(
+                lambda state, lane, step=step: logger.log(
+                    state, {key: lane - 0.1234 * (number + 1) for number, key in enumerate(LONG)}, step=step
+                )
+            )(states, jnp.arange(float(runs)))
+    lines = [line for line in terminal.lines() if line]
+    assert max(map(len, lines)) <= columns
+    text = "\n".join(lines)
+    if runs == 4:
+        rows = [line.split("│")[1:-1] for line in lines if line.startswith("│")]
+        assert [row[1].strip() for row in rows] == ["123456"] * 4
+        assert [row[2].strip().split()[0] for row in rows] == ["-0.1234", "0.8766", "1.877", "2.877"]
+        assert all(re.fullmatch(r"[\d.]+", row[-1].strip()) for row in rows)
+    else:
+        assert "-0.3702" in text
+    assert re.search(rf"step 123456, {7 * runs} records,\s[\d.]+/s", text)
+    assert all(key[-5:] in text for key in LONG)
+
+
+def test_a_table_and_a_bar_share_a_terminal(make_terminal):
+    terminal = make_terminal(columns=80)
+    console, bar = ConsoleLogger(file=terminal.file, interval=0.02), ProgressLogger(40, file=terminal.file)
+    with lox.loggers.MultiLogger(console, bar) as logger:
+        state = logger.init(jax.random.key(0))
+        for step in range(40):
+            logger.log(state, {"loss": step / 10}, step=step)
+            if step % 10 == 0:
+                logger.flush()  # both draw, each from its own thread
+                print(f"the program is at {step}")
+    lines = [line for line in terminal.lines() if line]
+    assert sum("key" in line and "latest" in line for line in lines) == 1, lines  # drawn again in the same place
+    assert [line for line in lines if "│ loss" in line and "3.9" in line]
+    assert [line for line in lines if "40/40" in line] == lines[-1:]
+    assert sum("━━━━━━━━━━━━━━━━━━━━" in line and "/40" in line for line in lines) == 1
+    assert any("step 39, 40 records" in line for line in lines)
+    assert "the program is at 30" in lines  # what is printed meanwhile stands above
+
+
+def test_displays_on_one_terminal_may_come_and_go(make_terminal):
+    terminal = make_terminal(columns=80)
+    with ProgressLogger(4, file=terminal.file) as outer:
+        state = outer.init(jax.random.key(0))
+        for step in range(4):
+            with ConsoleLogger(file=terminal.file) as inner:
+                inner.log(inner.init(jax.random.key(step)), {f"loss{step}": 1.0}, step=step)
+            outer.log(state, {"x": 1.0}, step=step)
+            outer.flush()
+    lines = [line for line in terminal.lines() if line]
+    assert [line.split()[1] for line in lines if line.startswith("│")] == [f"loss{step}" for step in range(4)]
+    assert "4/4" in lines[-1]
+    assert sum("/4" in line for line in lines) == 1
 
 
 def test_arrays_are_shown_by_their_mean_and_text_not_at_all():

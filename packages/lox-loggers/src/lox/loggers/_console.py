@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import IO, Any
 
 import lox
 from lox.loggers._board import Board, RunBoard
 from lox.loggers._errors import LoggerOptionError
 from lox.loggers._logger import Logger
-from lox.loggers._numbers import short, sparkline
+from lox.loggers._numbers import short
 from lox.loggers._run import Run
-
-# Up to so many runs have a row each; with more, a row is a key, with its mean and range over the runs.
-_MAX_ROWS = 12
-_MAX_KEY_COLUMNS = 3
+from lox.loggers._screen import Part
+from lox.loggers._tables import MAX_ROWS, LiveTable
 
 
 class ConsoleLogger(Logger):
@@ -37,13 +34,13 @@ class ConsoleLogger(Logger):
     ) -> None:
         if interval < 0:
             raise LoggerOptionError(f"ConsoleLogger: interval={interval!r}; it must not be negative")
-        self.flush_interval = interval  # so that the last records are shown when no more come
+        self._file = file
+        self._live = live
+        self.flush_interval = interval / 4 if self._is_live() else interval  # flushing is drawing
         super().__init__(**options)
         self._board = Board()
         self._open_runs = 0
-        self._interval = interval
-        self._file = file
-        self._live = live
+        self._changed = False
         self._display: _Table | _Lines | None = None
 
     def open(self, run: Run) -> ConsoleWriter:
@@ -51,16 +48,21 @@ class ConsoleLogger(Logger):
         self._open_runs += 1
         return ConsoleWriter(self, run.name)
 
-    def _draw(self, *, now: bool = False) -> None:
+    def _is_live(self) -> bool:
+        return (self._file or sys.stdout).isatty() if self._live is None else self._live
+
+    def _draw(self) -> None:
+        if not self._changed:
+            return  # each run is flushed, but one drawing shows them all
+        self._changed = False
         if self._display is None:
             file = self._file or sys.stdout
-            live = file.isatty() if self._live is None else self._live
-            self._display = _Table(file, self._interval / 4) if live else _Lines(file, self._interval)
-        self._display.draw(self._board, now)
+            self._display = _Table(file) if self._is_live() else _Lines(file)
+        self._display.draw(self._board)
 
     def _closed(self) -> None:
         self._open_runs -= 1
-        self._draw(now=True)
+        self._draw()
         if self._open_runs == 0 and self._display is not None:
             self._display.stop()
             self._display = None
@@ -73,29 +75,24 @@ class ConsoleWriter:
 
     def write(self, logs: lox.logdict) -> None:
         self._run.add(logs)
-        self._logger._draw()
+        self._logger._changed = True
 
     def flush(self) -> None:
-        self._logger._draw(now=True)
+        self._logger._draw()
 
     def close(self) -> None:
         self._logger._closed()
 
 
 class _Lines:
-    """A line now and then, with the latest values."""
+    """A line for each run, or for all of them, with the latest values."""
 
-    def __init__(self, file: IO[str], interval: float) -> None:
+    def __init__(self, file: IO[str]) -> None:
         self._file = file
-        self._interval = interval
-        self._next = time.monotonic() + interval
         self._shown: dict[str, int] = {}
 
-    def draw(self, board: Board, now: bool) -> None:
-        if not now and time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + self._interval
-        if len(board.runs) <= _MAX_ROWS:
+    def draw(self, board: Board) -> None:
+        if len(board.runs) <= MAX_ROWS:
             for run in board.runs.values():
                 self._show(run.name, run.records, _run_line(run))
         else:
@@ -114,25 +111,14 @@ class _Lines:
 class _Table:
     """A table that is drawn in place."""
 
-    def __init__(self, file: IO[str], interval: float) -> None:
-        from rich.console import Console
-        from rich.live import Live
+    def __init__(self, file: IO[str]) -> None:
+        self._part = Part(file)
 
-        self._interval = interval
-        self._next = 0.0
-        self._drawn = -1
-        self._live = Live(console=Console(file=file), auto_refresh=False)
-        self._live.start()
-
-    def draw(self, board: Board, now: bool) -> None:
-        if self._drawn == board.records() or (not now and time.monotonic() < self._next):
-            return
-        self._next = time.monotonic() + self._interval
-        self._drawn = board.records()
-        self._live.update(_table(board), refresh=True)
+    def draw(self, board: Board) -> None:
+        self._part.show(LiveTable(board))
 
     def stop(self) -> None:
-        self._live.stop()
+        self._part.close()
 
 
 def _run_line(run: RunBoard) -> str:
@@ -152,57 +138,3 @@ def _summary_line(board: Board) -> str:
             f"{key}={short(float(values.mean()))} [{short(float(values.min()))}, {short(float(values.max()))}]"
         )
     return "  ".join([*parts, f"({board.records()} records, {short(board.rate())}/s)"])
-
-
-def _table(board: Board) -> Any:
-    if len(board.runs) == 1:
-        return _table_of_keys(board)
-    if len(board.runs) <= _MAX_ROWS and len(board.metrics()) <= _MAX_KEY_COLUMNS:
-        return _table_of_runs(board)
-    return _table_over_runs(board)
-
-
-def _caption(board: Board) -> str:
-    steps = []
-    for axis in board.axes():
-        low, high = board.step_range(axis)
-        steps.append(f"{axis} {short(low)}" if low == high else f"{axis} {short(low)}..{short(high)}")
-    return ", ".join([*steps, f"{board.records()} records", f"{short(board.rate())}/s"])
-
-
-def _new_table(title: str, board: Board, columns: list[str]) -> Any:
-    from rich.table import Table
-
-    table = Table(title=title, caption=_caption(board), title_justify="left", caption_justify="left")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 or not column else "right", no_wrap=True)
-    return table
-
-
-def _table_of_keys(board: Board) -> Any:
-    (run,) = board.runs.values()
-    table = _new_table(run.name, board, ["key", "latest", ""])
-    for key, value in run.latest.items():
-        table.add_row(key, short(value), sparkline(run.history[key]))
-    return table
-
-
-def _table_of_runs(board: Board) -> Any:
-    keys, axes = board.metrics(), board.axes()
-    table = _new_table(f"{len(board.runs)} runs", board, ["run", *axes, *keys, "/s"])
-    for run in board.runs.values():
-        steps = [short(run.steps[axis]) if axis in run.steps else "" for axis in axes]
-        values = [
-            f"{short(run.latest[key])} {sparkline(run.history[key], 8)}" if key in run.latest else "" for key in keys
-        ]
-        table.add_row(board.short_name(run), *steps, *values, short(run.rate()))
-    return table
-
-
-def _table_over_runs(board: Board) -> Any:
-    table = _new_table(f"{len(board.runs)} runs", board, ["key", "mean", "min", "max", ""])
-    for key in board.metrics():
-        values = board.latest(key)
-        numbers = (short(float(number)) for number in (values.mean(), values.min(), values.max()))
-        table.add_row(key, *numbers, sparkline(board.history(key)))
-    return table

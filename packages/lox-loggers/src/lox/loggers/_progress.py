@@ -14,6 +14,7 @@ from lox.loggers._errors import LoggerOptionError
 from lox.loggers._logger import Logger
 from lox.loggers._numbers import short
 from lox.loggers._run import Run
+from lox.loggers._screen import Part
 
 _MAX_BARS = 8  # with more runs than this there is one bar for all
 
@@ -119,21 +120,20 @@ class ProgressWriter:
 
 class _Bars:
     def __init__(self, file: IO[str]) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+        # Never started: it would draw on the terminal by itself.
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[beside]}"),
-            console=Console(file=file),
             auto_refresh=False,
         )
         self._tasks: dict[str, Any] = {}
         self._drawn = -1
-        self._progress.start()
+        self._part = Part(file)
 
     def draw(self, logger: ProgressLogger) -> None:
         if self._drawn == (records := logger._board.records()):
@@ -148,10 +148,10 @@ class _Bars:
             if title not in self._tasks:
                 self._tasks[title] = self._progress.add_task(title, total=total, beside="")
             self._progress.update(self._tasks[title], completed=done, total=total, beside=beside)
-        self._progress.refresh()
+        self._part.show(self._progress)
 
     def stop(self) -> None:
-        self._progress.stop()
+        self._part.close()
 
 
 class _Lines:

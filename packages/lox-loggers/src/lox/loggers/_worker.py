@@ -54,6 +54,7 @@ class Worker:
         self._handle = handle
         self._idle = idle
         self._idle_after = idle_after
+        self._max_rest = _MAX_REST if idle_after is None else min(_MAX_REST, idle_after)
         self._lock = threading.RLock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
@@ -173,7 +174,7 @@ class Worker:
             if due is not None and now >= due:
                 worked += _processor_time(self._idle)
                 due = None
-            rested = time.monotonic() + min(_MAX_REST, _REST * worked)
+            rested = time.monotonic() + min(self._max_rest, _REST * worked)
 
     def _take(self, due: float | None, rested: float) -> list[_Entry] | None:
         """What waits; nothing when `due` has come; None when the worker is to end."""
