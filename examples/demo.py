@@ -45,9 +45,9 @@ def logits(params, x):
     return (x @ weight + bias)[:, 0]
 
 
-def loss_of(params, x, label):
+def loss_of(params, i, x, label):
     score = logits(params, x)
-    lox.log({"train/accuracy": jnp.mean((score > 0) == label)})  # also in here, under `grad`
+    lox.log({"train/accuracy": jnp.mean((score > 0) == label)}, step=i)  # also in here, under `grad`
     return jnp.mean(jax.nn.softplus(jnp.where(label == 1, -score, score)))
 
 
@@ -59,7 +59,7 @@ def train(key, steps):
 
     def step(carry, i):
         params, velocity = carry
-        loss, grads = jax.value_and_grad(loss_of)(params, *train_data)
+        loss, grads = jax.value_and_grad(loss_of)(params, i, *train_data)
         norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v - LEARNING_RATE * g, velocity, grads)
         params = jax.tree.map(jnp.add, params, velocity)
@@ -69,7 +69,7 @@ def train(key, steps):
     velocity = jax.tree.map(jnp.zeros_like, params)
     (params, _), _ = jax.lax.scan(step, (params, velocity), jnp.arange(steps))
     accuracy = jnp.mean((logits(params, test_data[0]) > 0) == test_data[1])
-    lox.log({"test/accuracy": accuracy})
+    lox.log({"test/accuracy": accuracy}, step=steps)
     return accuracy
 
 
@@ -81,7 +81,8 @@ def main():
     options = parser.parse_args()
 
     keys = jax.random.split(jax.random.key(0), options.seeds)
-    with lox.loggers.create("console") as console, lox.loggers.create("save", path=options.path) as save:
+    save = lox.loggers.create("save", path=options.path, if_exists="replace")  # the demo can be run again
+    with lox.loggers.create("console") as console, save:
         lines, files = jax.vmap(console.init)(keys), jax.vmap(save.init)(keys)  # a run for each seed
 
         def logged_train(lines, files, key):
@@ -118,10 +119,10 @@ How to read it, in Python:
     logs["train/loss"], logs.step["train/loss"]   # numpy arrays
     logs.to_pandas()                              # with pandas
 
-and from a shell (within this project: hatch run lox ...):
+and from a shell (where lox-loggers is installed, `lox` alone will do):
 
-    lox show {path}
-    lox plot {path} --keys train/loss"""
+    hatch run lox show {path}
+    hatch run lox plot {path} --keys train/loss"""
     )
 
 

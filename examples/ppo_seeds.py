@@ -2,7 +2,7 @@
 
 pip install optax lox-tensorboard tensorboard
 python examples/ppo_seeds.py
-tensorboard --logdir runs
+tensorboard --logdir runs/examples/ppo_seeds
 """
 
 import argparse
@@ -141,14 +141,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--updates", type=int, default=60)
-    parser.add_argument("--logdir", default="runs")
+    parser.add_argument("--logdir", default="runs/examples/ppo_seeds")
     options = parser.parse_args()
     if "tensorboard" not in lox.loggers.available():
         sys.exit("This example needs the TensorBoard backend: pip install lox-tensorboard")
 
     keys = jax.random.split(jax.random.key(0), options.seeds)
     rates = jnp.full(options.seeds, 2.5e-3)
-    tensorboard = lox.loggers.create("tensorboard", logdir=options.logdir)
+    tensorboard = lox.loggers.create("tensorboard", logdir=options.logdir, if_exists="replace")
     memory = lox.loggers.create("memory")
     with lox.loggers.MultiLogger(tensorboard, memory) as logger:
         states = jax.vmap(logger.init)(keys)

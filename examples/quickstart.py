@@ -29,7 +29,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--path", default="runs")
+    parser.add_argument("--path", default="runs/examples/quickstart")
     options = parser.parse_args()
     key, rate = jax.random.key(0), jnp.float32(0.1)
 

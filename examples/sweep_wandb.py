@@ -20,13 +20,13 @@ def train(key, rate, steps):
     label = jax.random.bernoulli(y_key, shape=(512,)).astype(jnp.float32)
     x = jax.random.normal(x_key, (512, 8)) + 0.5 * label[:, None]
 
-    def loss_of(weights):
+    def loss_of(weights, i):
         score = x @ weights
-        lox.log({"train/accuracy": jnp.mean((score > 0) == (label > 0))})
+        lox.log({"train/accuracy": jnp.mean((score > 0) == (label > 0))}, step=i)
         return jnp.mean(jax.nn.softplus(score) - label * score)
 
     def step(weights, i):
-        loss, gradient = jax.value_and_grad(loss_of)(weights)
+        loss, gradient = jax.value_and_grad(loss_of)(weights, i)
         lox.log({"train/loss": loss, "train/gradient": gradient}, step=i)
         return weights - rate * gradient, None
 

@@ -73,11 +73,11 @@ def main(options):
     mesh = jax.make_mesh((jax.device_count(),), ("data",))
     x = global_data(mesh, 64)
 
-    with lox.loggers.create("save", path=options.path) as logger:
+    with lox.loggers.create("save", path=options.path, if_exists="replace") as logger:
         state = logger.init(jax.random.key(0))  # process 0 opens the run; for the others, its records go nowhere
         w = logger.spool(jax.jit(lambda x: train(mesh, x, options.steps)), state)(x)
     if options.each:
-        with lox.loggers.create("save", path=options.path, processes="all") as logger:
+        with lox.loggers.create("save", path=options.path, if_exists="replace", processes="all") as logger:
             own = np.concatenate([np.asarray(shard.data) for shard in x.addressable_shards])
             logger.log(logger.init(jax.random.key(1)), {"mean": own[:, 0].mean()})
 
@@ -91,7 +91,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--path", default="runs")
+    parser.add_argument("--path", default="runs/examples/two_processes")
     parser.add_argument("--each", action="store_true", help="every process also writes a run of its own")
     parser.add_argument("--address", help="where process 0 listens; set by the launcher")
     parser.add_argument("--index", type=int, help="which process this is; set by the launcher")

@@ -44,14 +44,14 @@ def test_every_example_is_tested():
 def test_quickstart(run, tmp_path):
     printed = run("quickstart.py", "--steps=20", "--seeds=3")
     assert printed.count("step ") == 5
-    logs = lox.loggers.load(tmp_path / "runs", stack=True)
+    logs = lox.loggers.load(tmp_path / "runs/examples/quickstart", stack=True)
     assert logs["train/loss"].shape == (3, 20)
 
 
 def test_regression_console(run):
     printed = run("regression_console.py", "--steps=400", "--every=100")
     assert "train/loss=" in printed
-    assert "step=300" in printed
+    assert "step=400" in printed
 
 
 def test_ppo_seeds(run, tmp_path):
@@ -60,7 +60,7 @@ def test_ppo_seeds(run, tmp_path):
 
     printed = run("ppo_seeds.py", "--seeds=2", "--updates=3")
     assert printed.count("records of returns") == 2
-    for folder in (tmp_path / "runs").iterdir():
+    for folder in (tmp_path / "runs/examples/ppo_seeds").iterdir():
         assert [step for step, _ in scalars(folder)["ppo/critic"]] == [128, 256, 384]
 
 
@@ -91,7 +91,7 @@ def test_two_processes(run, tmp_path):
     printed = run("two_processes.py", "--steps=60", "--each")
     assert "2 processes, 4 devices, w = 2." in printed
     assert "gradient norms (60, 4)" in printed
-    runs = lox.loggers.load(tmp_path / "runs")
+    runs = lox.loggers.load(tmp_path / "runs/examples/two_processes")
     assert sorted(runs) == ["0000000000000000", "0000000000000001-p0", "0000000000000001-p1"]
     assert runs["0000000000000000"].step["loss"].tolist() == list(range(60))
     assert runs["0000000000000001-p0"]["mean"] < 0.5 <= runs["0000000000000001-p1"]["mean"]

@@ -20,15 +20,16 @@ def demo(tmp_path_factory):
     ]
 
 
-def test_a_second_run_leaves_the_first_ones_files_alone(demo):
+def test_a_second_run_takes_the_place_of_the_first(demo):
     import lox.loggers
 
     folder, _ = demo
     runs = lox.loggers.load(folder / ".lox")
-    assert len(runs) == 2 * SEEDS
+    assert len(runs) == SEEDS
     for logs in runs.values():
         assert logs["train/loss"].shape == (STEPS,)
-        np.testing.assert_array_equal(logs.step["train/loss"], np.arange(STEPS))
+        for key in ("train/loss", "train/accuracy"):
+            np.testing.assert_array_equal(logs.step[key], np.arange(STEPS))
         assert logs["train/loss"][-1] < logs["train/loss"][0]
 
 
