@@ -25,7 +25,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         exec(compile(example, "docs/tensorboard.md", "exec"), {})
-        with serve(Path("runs"), Path("log.txt"), fast=False) as server:
+        with serve(Path("runs/tensorboard/sweep"), Path("log.txt"), fast=False) as server:
             wait_for(lambda: len(server.runs()) == RUNS, "the runs")
             with page(f"{server.url}?smoothing=0.6#timeseries") as driver:
                 driver.set_window_size(1280, 860)
