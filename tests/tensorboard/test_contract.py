@@ -20,8 +20,11 @@ class TestTensorBoardLogger(LoggerContract):
 
     def read(self, folder: Path, name: str) -> lox.logdict:
         found = scalars(folder / name)
+        epochs = dict(found.pop("epoch", ()))  # an axis that is not TensorBoard's step is a scalar of its own
+        steps = {tag: np.array([step for step, _ in series]) for tag, series in found.items()}
+        by_epoch = {tag: [epochs[step] for step in mine] for tag, mine in steps.items() if set(mine) <= epochs.keys()}
         return lox.logdict(
             {tag: np.array([value for _, value in series]) for tag, series in found.items()},
-            steps={"step": {tag: np.array([step for step, _ in series]) for tag, series in found.items()}},
+            steps={"step": steps, "epoch": {tag: np.array(mine) for tag, mine in by_epoch.items()}},
             stacked=found,
         )

@@ -42,9 +42,14 @@ class TestWandbLogger(LoggerContract):
             assert self.records(name) == (list(range(5)), [(lane + 1.0) * step for step in range(5)])
 
     def read(self, folder: Path, name: str) -> lox.logdict:
-        found = [row for row in all_rows(folder, name) if "loss" in row]
-        return lox.logdict(
-            {"loss": np.array([row["loss"] for row in found], float)},
-            steps={"step": {"loss": np.array([row["step"] for row in found])}},
-            stacked=["loss"],
-        )
+        logs = lox.logdict()
+        for row in all_rows(folder, name):
+            values = {key: np.asarray(value) for key, value in _leaves(row) if key not in ("step", "epoch")}
+            steps = {axis: dict.fromkeys(values, row[axis]) for axis in ("step", "epoch") if axis in row}
+            logs = logs + lox.logdict(values, steps=steps)
+        return logs
+
+
+def _leaves(row: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The numbers of a row; what wandb stores as an object (a histogram) is left out."""
+    return [(key, value) for key, value in row.items() if isinstance(value, int | float)]
