@@ -33,7 +33,7 @@ SIGNATURES = {
     "lox.loggers.available": "",
     "lox.loggers.load": "path stack",
     "lox.loggers.Logger": "if_exists on_error processes queue_size",
-    "lox.loggers.Logger.init": "self key",
+    "lox.loggers.Logger.init": "self key config",
     "lox.loggers.Logger.spool": "self fun state options",
     "lox.loggers.Logger.tap": "self fun state options",
     "lox.loggers.Logger.log": "self state logs steps",
