@@ -21,23 +21,23 @@ def venv(tmp_path_factory):
 def test_it_is_found_by_name_and_works(venv):
     code = """
 import jax, lox, lox.loggers, sqlite3, sys
-print(lox.loggers.available()["sqlite"], "lox_sqlite" in sys.modules)
+print(lox.loggers.available()["example-sqlite"], "lox_example_sqlite" in sys.modules)
 def train(xs):
     def step(total, x):
         lox.log({"total": total + x}, step=x)
         return total + x, None
     return jax.lax.scan(step, 0, xs)[0]
-with lox.loggers.create("sqlite", path="runs.db") as logger:
+with lox.loggers.create("example-sqlite", path="runs.db") as logger:
     states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2))
     jax.vmap(lambda state, n: logger.spool(train, state)(n * jax.numpy.arange(3)))(states, jax.numpy.arange(1, 3))
 print(sqlite3.connect("runs.db").execute("SELECT steps, value FROM records ORDER BY rowid").fetchall())
 """
     found, rows = venv.python(code).stdout.splitlines()
-    assert found == "lox_sqlite:SqliteLogger from lox-sqlite-example 1.0.0 False"
+    assert found == "lox_example_sqlite:ExampleSqliteLogger from lox-example-sqlite 1.0.0 False"
     expected = [(0, 0), (1, 1), (2, 3), (0, 0), (2, 2), (4, 6)]
     assert eval(rows) == [(f'{{"step": {step}}}', value) for step, value in expected]
     listed = run(venv.bin / "lox", "loggers", cwd=venv.folder).stdout
-    assert "lox-sqlite-example 1.0.0  ok" in listed
+    assert "lox-example-sqlite 1.0.0  ok" in listed
 
 
 def test_it_keeps_the_contract(venv):

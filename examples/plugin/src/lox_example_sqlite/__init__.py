@@ -1,0 +1,126 @@
+"""A backend that writes to an SQLite database: one table, a row for each number."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lox
+from lox.loggers import Logger, Run, RunExistsError
+from lox.loggers.kinds import flatten, plain
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS records (run TEXT, key TEXT, name TEXT, steps TEXT, value);
+CREATE INDEX IF NOT EXISTS by_run ON records (run, key);
+CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY);
+"""
+
+
+class ExampleSqliteLogger(Logger):
+    """Writes to the database file `path`. Nested values get a row for each leaf; what is not one number is JSON."""
+
+    def __init__(self, path: str | os.PathLike[str] = "lox.db", **options: Any) -> None:
+        super().__init__(**options)  # if_exists, on_error, processes, queue_size
+        self.path = Path(path).absolute()  # also after a change of folder
+
+    def open(self, run: Run) -> SqliteWriter:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not run.resume:
+            with connect(self.path) as database:
+                try:
+                    database.execute("INSERT INTO runs VALUES (?)", [run.name])
+                except sqlite3.IntegrityError:  # another process has just taken the name: Logger tries the next one
+                    raise RunExistsError(f"ExampleSqliteLogger: {self.path} has a run {run.name!r}") from None
+        return SqliteWriter(self.path, run.name)
+
+    # What follows is optional: it lets runs be found again, replaced and resumed.
+
+    def exists(self, name: str) -> bool:
+        if not self.path.exists():
+            return False
+        with connect(self.path) as database:
+            return bool(database.execute("SELECT 1 FROM runs WHERE name = ?", [name]).fetchall())
+
+    def remove(self, name: str) -> None:
+        with connect(self.path) as database:
+            database.execute("DELETE FROM records WHERE run = ?", [name])
+            database.execute("DELETE FROM runs WHERE name = ?", [name])
+
+    def written(self, name: str) -> dict[str, dict[str, np.ndarray]]:
+        found: dict[str, list[dict[str, Any]]] = {}
+        with connect(self.path) as database:
+            for key, steps in database.execute("SELECT DISTINCT key, steps FROM records WHERE run = ?", [name]):
+                found.setdefault(key, []).append(json.loads(steps))
+        # Row i of all axes of a key is one record: so only axes that all of its records have.
+        return {
+            key: {axis: np.asarray([record[axis] for record in records]) for axis in _axes_of_all(records)}
+            for key, records in found.items()
+        }
+
+
+class SqliteWriter:
+    def __init__(self, path: Path, run: str) -> None:
+        self._path = path
+        self._run = run
+        self._rows: list[tuple[str, str, str, str, Any]] = []
+        self._records = 0
+
+    def write(self, logs: lox.logdict) -> None:
+        """Takes columns: in every array, axis 0 is the record."""
+        rows = []
+        for key, value in logs.items():
+            axes = {axis: by_key[key].tolist() for axis, by_key in logs.steps.items() if key in by_key}
+            steps = [json.dumps({axis: column[i] for axis, column in axes.items()}) for i in range(logs.counts[key])]
+            for name, column in flatten(key, value):
+                cells = _cells(plain(column, name, "ExampleSqliteLogger"))
+                rows += [(self._run, key, name, *pair) for pair in zip(steps, cells, strict=True)]
+        self._rows += rows  # only now: a value that cannot be stored takes nothing else with it
+        self._records += sum(1 for _ in logs.rows())
+
+    def flush(self) -> None:
+        """Everything is on disk when this returns. The connection is not kept, so a fork cannot share it."""
+        with connect(self._path) as database:
+            database.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", self._rows)
+        # After an error we do not come here: the rows are kept, and the next flush tries again.
+        self._rows, self._records = [], 0
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        except sqlite3.Error as error:
+            error.lost_records = self._records  # type: ignore[attr-defined]  # there is no next time: tell the user
+            raise
+
+
+def _cells(column: np.ndarray) -> list[Any]:
+    """A column as values that SQLite keeps: a number as it is, all else as JSON."""
+    if column.dtype.kind == "c":
+        column = np.stack([column.real, column.imag], axis=-1)
+    return [_cell(value) for value in column.tolist()]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float) and math.isfinite(value):  # SQLite would make NULL of nan
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    return json.dumps(value, default=lambda text: text.decode(errors="replace"))
+
+
+def _axes_of_all(records: list[dict[str, Any]]) -> list[str]:
+    return [axis for axis in records[0] if all(axis in record for record in records)]
+
+
+@contextlib.contextmanager
+def connect(path: Path) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.executescript(_TABLES)
+        yield database
