@@ -43,7 +43,7 @@ class Zone(NamedTuple):
 
 ZONES = (
     Zone(14, 92, "#f7f7f4", "your function", 28, "start"),
-    Zone(116, 262, "#f4f8fd", "a lox transformation traces, reads and rebuilds it: once per signature", 732, "end"),
+    Zone(116, 262, "#f4f8fd", "", 0, "start"),
     Zone(388, 92, "#f3faf4", "the compiled program runs", 380, "middle"),
     Zone(490, 136, "#fdf7f0", "the host", 28, "start"),
 )
@@ -52,7 +52,7 @@ _YOURS, _TRACED, _RUNNING, _HOST = "#b9b9ae", "#7fa3c7", "#8fbf95", "#d9a86c"
 LOG = Box(70, 40, 250, "1", "_log.py", "lox.log({...}): check, find the line", _YOURS)
 MARK = Box(440, 40, 250, "2", "_mark.py", "bind the mark, if somebody looks", _YOURS)
 PROGRAM = Box(50, 144, 190, "3", "_program.py", "trace, and keep", _TRACED, "#eef4fb")
-SURVEY = Box(285, 144, 190, "4", "_survey.py", "what is recorded, how often", _TRACED, "#eef4fb")
+SURVEY = Box(285, 144, 190, "4", "_survey.py", "what, and how often", _TRACED, "#eef4fb")
 PLAN = Box(520, 144, 190, "5", "_plan.py", "where each key is kept", _TRACED, "#eef4fb")
 COLLECT = Box(190, 228, 380, "6", "_collect.py + _rules.py", "evaluate again, equation by equation", _TRACED, "#eef4fb")
 SPOOL = Box(70, 312, 270, "7a", "_spool.py", "rows, stores, packed words → logdict", _TRACED, "#eef4fb")
@@ -80,6 +80,9 @@ ARROWS = (
 )
 
 LABELS = (
+    (105, 246, 12.5, "a lox transformation", GREY),
+    (105, 262, 12.5, "traces and rebuilds it,", GREY),
+    (105, 278, 12.5, "once per signature", GREY),
     (380, 428, 12.5, "logger.spool", GREY),
     (205, 596, 13, "a file, a page, a service", NOTE),
     (555, 596, 13, "or your callback(logs)", NOTE),
@@ -108,10 +111,10 @@ def draw() -> str:
 
 
 def _zone(zone: Zone) -> list[str]:
-    return [
-        f'<rect x="14" y="{zone.y}" width="{WIDTH - 28}" height="{zone.height}" rx="8" fill="{zone.fill}"/>',
-        _text(zone.text_x, zone.y + (18 if zone.anchor == "middle" else 20), zone.text, anchor=zone.anchor),
-    ]
+    parts = [f'<rect x="14" y="{zone.y}" width="{WIDTH - 28}" height="{zone.height}" rx="8" fill="{zone.fill}"/>']
+    if zone.text:
+        parts.append(_text(zone.text_x, zone.y + 19, zone.text, anchor=zone.anchor))
+    return parts
 
 
 def _box(box: Box) -> list[str]:
