@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 82, 40
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        screen = run_in_terminal([sys.executable, str(ROOT / "examples/demo.py"), "--steps=500"], folder)
+        screen = run_in_terminal([sys.executable, str(ROOT / "examples/demo.py")], folder)
         save_console(last_table(screen), PICTURES / "console.svg")
         plot = ["plot", ".lox", "--keys", "train/loss", "train/accuracy", "--output", str(PICTURES / "curves.png")]
         subprocess.run([sys.executable, "-m", "lox.loggers._cli", *plot], cwd=folder, check=True)
@@ -66,7 +66,7 @@ def last_table(screen: str) -> str:
 
 def save_console(table: str, file: Path) -> None:
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
-    console.print(Text.from_ansi("$ hatch run demo --steps=500\n\n" + table.rstrip()))
+    console.print(Text.from_ansi("$ hatch run demo\n\n" + table.rstrip()))
     picture = console.export_svg(title="lox", theme=MONOKAI)
     # rich points at fonts on a server; the page loads nothing from outside.
     picture = re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
