@@ -15,7 +15,7 @@ import pytest
 import lox
 import lox.loggers
 from lox.loggers import CsvLogger, JsonlLogger, Run
-from lox.loggers._text import plain, plain_column
+from lox.loggers._plain import plain, plain_columns
 
 NAME = "0000000000000000"
 
@@ -120,10 +120,25 @@ def test_resuming_an_empty_run_works(tmp_path, kind):
 
 @hypothesis.given(st.lists(st.floats(width=32), min_size=1))
 def test_float32_is_given_in_few_digits_and_comes_back_exactly(numbers):
-    column = np.asarray(numbers, np.float32)
-    back = np.asarray(plain_column(column), np.float32)
-    assert np.array_equal(back, column, equal_nan=True)
-    assert len(repr(plain(np.float32(0.1)))) == 3
+    few = np.asarray(numbers, np.float32)
+    many = np.tile(few, 64)  # whose digits are found in another way
+    for column in (few, many):
+        (found,) = plain_columns([column])
+        assert np.array_equal(np.asarray(found, np.float32), column, equal_nan=True)
+        assert list(map(repr, found)) == [repr(float(str(number))) for number in column]
+    assert repr(plain(np.float32(0.1))) == "0.1"
+
+
+def test_all_kinds_of_float32_are_given_in_the_fewest_digits():
+    bits = np.random.default_rng(0).integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
+    powers = np.float32([sign * 10.0**e for e in range(-45, 39) for sign in (1, -1)])
+    edges = np.nextafter(powers, np.float32(0))
+    decimals = (np.arange(-5000, 5000) / np.float64(1000)).astype(np.float32)
+    columns = [bits, powers, edges, decimals, np.arange(8), np.float32([[0.1, 0.2]])]
+    found = plain_columns(columns)
+    for column, numbers in zip(columns[:4], found, strict=False):
+        assert list(map(repr, numbers)) == [repr(float(text)) for text in column.astype(str)]
+    assert found[4:] == [list(range(8)), [[0.1, 0.2]]]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +185,7 @@ def test_a_disk_that_is_full_leaves_whole_lines(tmp_path, kind, monkeypatch):
                 raise OSError(28, "No space left on device")
             return real(descriptor, data[:3])
 
-        monkeypatch.setattr("lox.loggers._text.os.write", write)
+        monkeypatch.setattr("lox.loggers._lines.os.write", write)
         logger.log(state, {"x": 2})
         logger.log(state, {"x": 3})
         with pytest.raises(OSError, match="No space left") as caught:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import lox
-from lox.loggers._jsonl import create_file, to_json
-from lox.loggers._logger import Logger
+from lox.loggers._jsonl import to_json
+from lox.loggers._lines import LineFile, LineLogger, LineWriter
 from lox.loggers._npy import replace_file
-from lox.loggers._resume import Steps
-from lox.loggers._run import Run
-from lox.loggers._text import Labels, LineFile, Row, steps_in
+from lox.loggers._text import Columns, Row
 
 
-class CsvLogger(Logger):
+class CsvLogger(LineLogger):
     """Writes `path/RUN.csv`, with a column for each step axis and each value.
 
     A cell is empty where a record has no such value; arrays are JSON lists in one cell. When a key appears that no
@@ -32,57 +28,41 @@ class CsvLogger(Logger):
     3,0.25
     """
 
-    def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:
-        super().__init__(**options)
-        self.path = Path(path).expanduser().absolute()  # also after a change of folder
+    suffix = ".csv"
 
-    def open(self, run: Run) -> CsvWriter:
-        file = self._file(run.name)
-        if run.resume:
-            LineFile(file).cut_back()
-            return CsvWriter(file, _columns(file))
-        create_file(file)
-        return CsvWriter(file, [])
+    def writer(self, file: LineFile) -> CsvWriter:
+        return CsvWriter(file)
 
-    def exists(self, name: str) -> bool:
-        return self._file(name).exists()
-
-    def remove(self, name: str) -> None:
-        self._file(name).unlink()
-
-    def written(self, name: str) -> Steps:
-        LineFile(self._file(name)).cut_back()
-        return steps_in(_read(self._file(name)))
-
-    def _file(self, name: str) -> Path:
-        return self.path / f"{name}.csv"
+    def read(self, file: Path) -> Iterator[Row]:
+        with _open(file) as lines:
+            for row in csv.DictReader(lines):
+                yield {label: _number(cell) for label, cell in row.items() if cell}
 
 
-class CsvWriter:
-    def __init__(self, file: Path, columns: list[str]) -> None:
-        self._file = LineFile(file)
-        self._labels = Labels()
-        self._columns = columns
+class CsvWriter(LineWriter):
+    def __init__(self, file: LineFile) -> None:
+        super().__init__(file)
+        with _open(file.path) as lines:
+            self._columns = next(csv.reader(lines), [])
 
-    def write(self, logs: lox.logdict) -> None:
-        rows = list(self._labels.rows(logs))
-        labels = dict.fromkeys(label for row in rows for label in row)
-        if not labels.keys() <= set(self._columns):
-            self._add_columns([label for label in labels if label not in self._columns])
-        self._file.add(_lines([_cell(row.get(column)) for column in self._columns] for row in rows))
+    def lines(self, tables: Sequence[Columns]) -> str:
+        new = dict.fromkeys(label for columns in tables for label in columns if label not in self._columns)
+        if new:
+            self._add_columns(list(new))
+        return _lines(row for columns in tables for row in self._rows(columns))
 
-    def flush(self) -> None:
-        self._file.flush()
-
-    close = flush
+    def _rows(self, columns: Columns) -> Iterator[tuple[Any, ...]]:
+        rows = len(next(iter(columns.values()), []))
+        nothing = [""] * rows
+        return zip(*[_cells(columns.get(label, nothing)) for label in self._columns], strict=True)
 
     def _add_columns(self, labels: list[str]) -> None:
         self.flush()
-        with self._file.path.open(encoding="utf-8", errors="surrogatepass", newline="") as lines:
+        with _open(self._file.path) as lines:
             rows = [row + [""] * len(labels) for row in list(csv.reader(lines))[1:]]
-        self._columns = [*self._columns, *labels]
-        content = _lines([self._columns, *rows])
-        replace_file(self._file.path, content.encode("utf-8", "surrogatepass"))
+        columns = [*self._columns, *labels]
+        replace_file(self._file.path, _lines([columns, *rows]).encode("utf-8", "surrogatepass"))
+        self._columns = columns
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> str:
@@ -91,19 +71,12 @@ def _lines(rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def _cell(value: Any) -> Any:
-    return to_json(value) if isinstance(value, list) else "" if value is None else value
+def _cells(column: list[Any]) -> list[Any]:
+    return list(map(to_json, column)) if column and isinstance(column[0], list) else column
 
 
-def _columns(file: Path) -> list[str]:
-    with file.open(encoding="utf-8", errors="surrogatepass", newline="") as lines:
-        return next(csv.reader(lines), [])
-
-
-def _read(file: Path) -> Iterator[Row]:
-    with file.open(encoding="utf-8", errors="surrogatepass", newline="") as lines:
-        for row in csv.DictReader(lines):
-            yield {label: _number(cell) for label, cell in row.items() if cell}
+def _open(file: Path) -> IO[str]:
+    return file.open(encoding="utf-8", errors="surrogatepass", newline="")
 
 
 def _number(cell: str) -> Any:

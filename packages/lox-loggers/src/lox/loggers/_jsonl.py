@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import lox
-from lox.loggers._errors import RunExistsError
-from lox.loggers._logger import Logger
-from lox.loggers._resume import Steps
-from lox.loggers._run import Run
-from lox.loggers._text import Labels, LineFile, steps_in
+from lox.loggers._lines import LineFile, LineLogger, LineWriter
+from lox.loggers._text import Columns, Row
 
 
-class JsonlLogger(Logger):
+class JsonlLogger(LineLogger):
     """Writes `path/RUN.jsonl`, with lines such as `{"step": 3, "loss": 0.25}`.
 
     Arrays are lists, complex numbers pairs. JSON has no numbers that are not finite: they are the strings
@@ -29,45 +26,34 @@ class JsonlLogger(Logger):
     {"step": 3, "loss": 0.25}
     """
 
-    def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:
-        super().__init__(**options)
-        self.path = Path(path).expanduser().absolute()  # also after a change of folder
+    suffix = ".jsonl"
 
-    def open(self, run: Run) -> JsonlWriter:
-        file = self._file(run.name)
-        if run.resume:
-            LineFile(file).cut_back()
-        else:
-            create_file(file)
+    def writer(self, file: LineFile) -> JsonlWriter:
         return JsonlWriter(file)
 
-    def exists(self, name: str) -> bool:
-        return self._file(name).exists()
-
-    def remove(self, name: str) -> None:
-        self._file(name).unlink()
-
-    def written(self, name: str) -> Steps:
-        LineFile(self._file(name)).cut_back()
-        with self._file(name).open(encoding="utf-8", errors="surrogatepass") as lines:
-            return steps_in(json.loads(line) for line in lines)
-
-    def _file(self, name: str) -> Path:
-        return self.path / f"{name}.jsonl"
+    def read(self, file: Path) -> Iterator[Row]:
+        with file.open(encoding="utf-8", errors="surrogatepass") as lines:
+            for line in lines:
+                yield json.loads(line)
 
 
-class JsonlWriter:
-    def __init__(self, file: Path) -> None:
-        self._file = LineFile(file)
-        self._labels = Labels()
+class JsonlWriter(LineWriter):
+    def lines(self, tables: Sequence[Columns]) -> str:
+        return "".join(itertools.chain.from_iterable(map(_lines, tables)))
 
-    def write(self, logs: lox.logdict) -> None:
-        self._file.add("".join([to_json(row) + "\n" for row in self._labels.rows(logs)]))
 
-    def flush(self) -> None:
-        self._file.flush()
+def _lines(columns: Columns) -> list[str]:
+    names = (to_json(label).replace("%", "%%") for label in columns)
+    line = "{" + ", ".join(f"{name}: %s" for name in names) + "}\n"
+    return [line % cells for cells in zip(*map(_texts, columns.values()), strict=True)]
 
-    close = flush
+
+def _texts(cells: list[Any]) -> list[str]:
+    """The cells of a column as JSON. For numbers Python's own text is the same, and sooner there."""
+    kind = type(cells[0]) if cells else int
+    if kind is int or (kind is float and all(map(math.isfinite, cells))):
+        return list(map(repr, cells))
+    return list(map(to_json, cells))
 
 
 _encode = json.JSONEncoder(allow_nan=False).encode
@@ -88,12 +74,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
-
-
-def create_file(file: Path) -> None:
-    """A new empty file for a run; an error if there is one already."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        file.open("xb").close()
-    except FileExistsError:
-        raise RunExistsError(f"{file} exists already") from None

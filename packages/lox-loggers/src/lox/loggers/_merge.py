@@ -6,6 +6,7 @@ Nobody can tell from what is written: only records that look alike are joined, a
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -76,43 +77,36 @@ class _Group:
         return len(set(ids)) < len(ids)
 
 
-class _Look(NamedTuple):
-    """Equal for deliveries whose records can be joined."""
+def _look(delivery: Delivery) -> Any:
+    """Equal for deliveries whose records can be joined. None if there is not one record in each lane, or one that is
+    on its own.
 
-    is_table: bool
-    keys: tuple[str, ...]
-    structure: Any
-    leaves: list[tuple[np.dtype, tuple[int, ...]]]
-    axes: list[tuple[str, np.dtype, tuple[int, ...]]]
-
-
-def _look(delivery: Delivery) -> _Look | None:
-    """None if there is not one record in each lane, or one that is on its own."""
-    logs = delivery.logs
-    is_table = len(logs.stacked) == len(logs)
-    if not logs or (logs.stacked and (delivery.lanes or not is_table)):
+    This is done for each delivery, hence the loops that run in C.
+    """
+    logs, stacked = delivery.logs, delivery.logs._stacked
+    if not logs or (stacked and (delivery.lanes or len(stacked) < len(logs))):
         return None
-    values, structure = _leaves(logs)
-    leaves = [(value.dtype, value.shape) for value in values]
-    for dtype, shape in leaves:
-        if dtype.metadata is not None or (is_table and shape[0] != 1):  # numpy would forget the metadata
-            return None
+    values: list[Any] = list(logs.values())
+    structure = None
+    if set(map(type, values)) != _ARRAYS_ONLY:
+        values, structure = jax.tree_util.tree_flatten(values)
+    dtypes, shapes = list(map(_dtype, values)), list(map(_shape, values))
+    if any(map(_metadata, dtypes)):  # numpy would forget them
+        return None
+    if stacked and any(shape[0] != 1 for shape in shapes):
+        return None
     axes = []
-    for axis, by_key in logs.steps.items():
-        steps = iter(by_key.values())
-        first = next(steps)
+    for axis, by_key in logs._steps.items():
         # Where keys have steps of their own, equal steps of other records would become one row with them.
-        if len(by_key) != len(logs) or any(step is not first for step in steps):
+        if len(by_key) != len(logs) or len(set(map(id, by_key.values()))) > 1:
             return None
-        axes.append((axis, first.dtype, first.shape))
-    return _Look(is_table, tuple(logs), structure, leaves, axes)
+        step = next(iter(by_key.values()))
+        axes.append((axis, step.dtype, step.shape))
+    return bool(stacked), list(logs), structure, dtypes, shapes, axes
 
 
-def _leaves(logs: lox.logdict) -> tuple[list[np.ndarray], Any]:
-    values = list(logs.values())
-    if all(type(value) is np.ndarray for value in values):
-        return values, None  # the usual case; jax.tree_util takes its time
-    return jax.tree_util.tree_flatten(values)
+_ARRAYS_ONLY = {np.ndarray}
+_dtype, _shape, _metadata = map(operator.attrgetter, ("dtype", "shape", "metadata"))
 
 
 def _join(tables: Sequence[lox.logdict], lanes: int) -> lox.logdict:
@@ -128,9 +122,9 @@ def _join(tables: Sequence[lox.logdict], lanes: int) -> lox.logdict:
         values = [table[key] for table in tables]
         return stack(*values) if type(values[0]) is np.ndarray else jax.tree_util.tree_map(stack, *values)
 
+    any_key = next(iter(first))
     steps = {
-        axis: dict.fromkeys(first, stack(*(next(iter(table.steps[axis].values())) for table in tables)))
-        for axis in first.steps
+        axis: dict.fromkeys(first, stack(*[table._steps[axis][any_key] for table in tables])) for axis in first._steps
     }
     counts = dict.fromkeys(first, len(tables))
     return lox.logdict._make({key: column(key) for key in first}, steps, counts, frozenset(first), {})

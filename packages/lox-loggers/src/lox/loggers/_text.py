@@ -6,12 +6,10 @@ value have the same name, the one that comes later is labelled `name (step)` or 
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import math
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +17,11 @@ import numpy as np
 import lox
 from lox.loggers import _tree
 from lox.loggers._errors import RecordError
+from lox.loggers._plain import plain, plain_columns
 from lox.loggers._resume import Steps
 
 Row = dict[str, Any]
-
-_GATHER_CHARACTERS = 256 * 1024  # gathered before they go to disk; `flush` does not wait for it
+Columns = dict[str, list[Any]]
 
 
 class Labels:
@@ -39,28 +37,43 @@ class Labels:
             self._label[kind, name], self._owner[label] = label, (kind, name)
         return self._label[kind, name]
 
-    def rows(self, logs: lox.logdict) -> Iterator[Row]:
-        """The rows of a table; keys with the same steps share a row."""
+    def tables(self, logs: lox.logdict) -> Iterator[Columns]:
+        """The rows of a table by column, in parts whose rows have the same labels. Keys with the same steps share a
+        row."""
         aligned = _aligned(logs)
         if aligned is None:
-            for steps, values in logs.rows():
-                row = {self.of("step", axis): plain(step) for axis, step in steps.items()}
-                self._add_values(row, ((key, leaf) for key, value in values.items() for leaf in _named(key, value)))
-                yield row
+            for labels, rows in itertools.groupby(self._unaligned_rows(logs), tuple):
+                cells = zip(*(row.values() for row in rows), strict=True)
+                yield {label: list(column) for label, column in zip(labels, cells, strict=True)}
             return
-        columns: dict[str, list[Any]] = {self.of("step", axis): plain_column(steps) for axis, steps in aligned.items()}
-        self._add_values(
-            columns, ((key, (name, plain_column(column))) for key in logs for name, column in _named(key, logs[key]))
-        )
-        for cells in zip(*columns.values(), strict=True):
-            yield dict(zip(columns, cells, strict=True))
+        named = [(self.of("step", axis), steps) for axis, steps in aligned.items()]
+        leaves = [(key, name, column) for key in logs for name, column in _named(key, logs[key])]
+        labels = self._distinct([label for label, _ in named], [(key, name) for key, name, _ in leaves])
+        columns = plain_columns([steps for _, steps in named] + [column for _, _, column in leaves])
+        yield dict(zip(labels, columns, strict=True))
 
-    def _add_values(self, row: Row, leaves: Iterable[tuple[str, tuple[str, Any]]]) -> None:
-        for key, (name, value) in leaves:
+    def rows(self, logs: lox.logdict) -> Iterator[Row]:
+        """The same, row by row."""
+        for columns in self.tables(logs):
+            for cells in zip(*columns.values(), strict=True):
+                yield dict(zip(columns, cells, strict=True))
+
+    def _unaligned_rows(self, logs: lox.logdict) -> Iterator[Row]:
+        for steps, values in logs.rows():
+            leaves = [(key, name, leaf) for key, value in values.items() for name, leaf in _named(key, value)]
+            labels = self._distinct([self.of("step", axis) for axis in steps], [(key, name) for key, name, _ in leaves])
+            yield dict(zip(labels, map(plain, [*steps.values(), *(leaf for _, _, leaf in leaves)]), strict=True))
+
+    def _distinct(self, labels: list[str], leaves: Iterable[tuple[str, str]]) -> list[str]:
+        """The labels of a row: those of its steps, and those of its values."""
+        taken = set(labels)
+        for key, name in leaves:
             label = self.of("value", name)
-            if label in row:
+            if label in taken:
                 raise RecordError(f"two values of one record are called {label!r}; one of them is in the key {key!r}")
-            row[label] = value if isinstance(value, list) else plain(value)
+            taken.add(label)
+            labels.append(label)
+        return labels
 
 
 def _aligned(logs: lox.logdict) -> dict[str, np.ndarray] | None:
@@ -83,76 +96,6 @@ def _named(key: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, np.ndarray | np.generic):
         return [(key, value)]
     return [("/".join([key, *(str(part) for _, part in path)]), leaf) for path, leaf in _tree.leaves_of(value)]
-
-
-def plain_column(column: np.ndarray) -> list[Any]:
-    if column.ndim == 1 and (column.dtype.kind in "biuU" or column.dtype == np.float64):
-        return column.tolist()
-    if column.ndim == 1 and column.dtype == np.float32:
-        return [float(text) for text in column.astype(str).tolist()]
-    return [plain(item) for item in column]
-
-
-def plain(value: Any) -> Any:
-    """Numbers, text and lists of them. A float32 is given as few digits as tell it apart from its neighbours."""
-    array = np.asarray(value)
-    if array.ndim:
-        return [plain(item) for item in array]
-    if array.dtype.kind in "biuUS" or array.dtype == np.float64:
-        item = array.item()
-        return item.decode(errors="replace") if isinstance(item, bytes) else item
-    if array.dtype.kind == "c":
-        return [plain(array.real), plain(array.imag)]
-    if array.dtype.name in ("int4", "uint4", "int2", "uint2"):
-        return int(array)
-    return float(str(array[()]))
-
-
-class LineFile:
-    """A text file that grows by whole lines. It is opened for each flush only: see `_npy`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lines: list[str] = []
-        self._length = 0
-
-    def add(self, lines: str) -> None:
-        self._lines.append(lines)
-        self._length += len(lines)
-        if self._length >= _GATHER_CHARACTERS:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._lines:
-            return
-        data = "".join(self._lines).encode("utf-8", "surrogatepass")
-        self._lines, self._length = [], 0
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(self.path, flags, 0o666)
-        try:
-            _append(descriptor, data)
-        finally:
-            os.close(descriptor)
-
-    def cut_back(self) -> None:
-        """Forgets what a writer that was killed left of its last line."""
-        content = self.path.read_bytes()
-        if not content.endswith(b"\n"):
-            os.truncate(self.path, content.rfind(b"\n") + 1)
-
-
-def _append(descriptor: int, data: bytes) -> None:
-    """All of it or nothing: half a line would spoil the next one."""
-    before = os.fstat(descriptor).st_size
-    left = data
-    try:
-        while left:
-            left = left[os.write(descriptor, left) :]
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.truncate(descriptor, before)
-        error.lost_records = data.count(b"\n")  # type: ignore[attr-defined]  # see Logger: what a writer may tell
-        raise
 
 
 def steps_in(rows: Iterable[Row]) -> Steps:

@@ -1,0 +1,71 @@
+"""Arrays as plain Python values: numbers, text and lists of them.
+
+A number of less than 64 bits is given as few digits as tell it apart from its neighbours: 0.1, not 0.10000000149011612.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+_POWERS = np.asarray([float(f"1e{exponent}") for exponent in range(23)])  # all that are exact
+_FEW = 64  # numbers for which numpy's own digits come sooner
+
+
+def plain(value: Any) -> Any:
+    """A value as numbers, text and lists of them; complex numbers are pairs."""
+    array = np.asarray(value)
+    if array.ndim:
+        return [plain(item) for item in array]
+    if array.dtype.kind in "biuUS" or array.dtype == np.float64:
+        item = array.item()
+        return item.decode(errors="replace") if isinstance(item, bytes) else item
+    if array.dtype.kind == "c":
+        return [plain(array.real), plain(array.imag)]
+    if array.dtype.name in ("int4", "uint4", "int2", "uint2"):
+        return int(array)
+    return float(str(array[()]))
+
+
+def plain_columns(columns: Sequence[np.ndarray]) -> list[list[Any]]:
+    """The values of each column. The digits of all float32 columns are found together, which is much faster."""
+    singles = [column for column in columns if column.ndim == 1 and column.dtype == np.float32]
+    digits = iter(_shortest(np.concatenate(singles)) if singles else [])
+    return [
+        list(itertools.islice(digits, len(column)))
+        if column.ndim == 1 and column.dtype == np.float32
+        else _plain_column(column)
+        for column in columns
+    ]
+
+
+def _plain_column(column: np.ndarray) -> list[Any]:
+    if column.ndim == 1 and (column.dtype.kind in "biuU" or column.dtype == np.float64):
+        return column.tolist()
+    return [plain(item) for item in column]
+
+
+def _shortest(numbers: np.ndarray) -> list[float]:
+    """Of each float32, the float64 with the fewest digits that is rounded to it."""
+    if len(numbers) < _FEW:
+        return [float(text) for text in numbers.astype(str).tolist()]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = numbers.astype(np.float64)
+        exponents = np.floor(np.log10(np.abs(found)))
+    # Of 6 digits, no two decimals have the same float32; 9 always tell it apart. Zeros, and what is not finite, are
+    # right as they are.
+    left = np.flatnonzero(np.abs(exponents) < 13)
+    for precision in range(6, 10):
+        places = precision - 1 - exponents[left].astype(np.intp)
+        up, down = _POWERS[np.maximum(places, 0)], _POWERS[np.maximum(-places, 0)]
+        rounded = np.rint(found[left] * up / down) / up * down
+        same = rounded.astype(np.float32) == numbers[left]
+        found[left[same]] = rounded[same]
+        left = left[~same]
+    beyond = np.flatnonzero((np.abs(exponents) >= 13) & np.isfinite(exponents))
+    for place in [*left.tolist(), *beyond.tolist()]:
+        found[place] = float(str(numbers[place]))
+    return found.tolist()
