@@ -121,7 +121,7 @@ def test_core_and_tensorboard_is_enough_to_write_event_files(install_wheels):
     venv.python(
         "import jax, lox, lox.loggers\n"
         "assert 'wandb' not in lox.loggers.available()\n"
-        "with lox.loggers.create('tensorboard', logdir='runs') as logger:\n"
+        "with lox.loggers.create('tensorboard', path='runs') as logger:\n"
         "    run = logger.init(jax.random.key(0))\n"
         "    logger.spool(lambda x: lox.log({'x': x}, step=0), run)(1.0)\n"
     )

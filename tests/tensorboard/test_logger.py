@@ -169,24 +169,46 @@ def test_a_batch_is_one_write(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("below", ["", "sub/folder"])
-def test_a_logdir_that_is_a_file_is_an_error_that_names_it(tmp_path, below):
+def test_a_path_that_is_a_file_is_an_error_that_names_it(tmp_path, below):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LoggerOptionError, match=r"cannot write to logdir='.*file.*is a file.* Choose a folder"):
+    with pytest.raises(LoggerOptionError, match=r"cannot write to path='.*file.*is a file.* Choose a folder"):
         TensorBoardLogger(tmp_path / "file" / below)
 
 
-def test_a_logdir_that_cannot_be_written_to_is_an_error_that_names_it():
+def test_a_path_that_cannot_be_written_to_is_an_error_that_names_it():
     # /proc takes no folders, not even from root.
     if not os.path.isdir("/proc/self"):
         pytest.skip("there is no /proc here, and root can write everywhere else")
-    with pytest.raises(LoggerOptionError, match=r"cannot write to logdir='/proc/self/runs'"):
+    with pytest.raises(LoggerOptionError, match=r"cannot write to path='/proc/.*/runs'"):
         TensorBoardLogger("/proc/self/runs")
 
 
-@pytest.mark.parametrize("logdir", [3, None, "gs://bucket/runs"])
-def test_a_logdir_that_is_no_local_path_is_an_error(logdir):
-    with pytest.raises(LoggerOptionError, match="logdir"):
-        TensorBoardLogger(logdir)
+@pytest.mark.parametrize("path", [3, "gs://bucket/runs"])
+@pytest.mark.parametrize("name", ["path", "logdir"])
+def test_a_path_that_is_not_local_is_an_error(name, path):
+    with pytest.raises(LoggerOptionError, match=name):
+        TensorBoardLogger(**{name: path})
+
+
+def test_logdir_is_another_name_of_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for logger in (
+        lox.loggers.create("tensorboard", path="runs"),
+        lox.loggers.create("tensorboard", logdir="runs"),
+        TensorBoardLogger("runs"),
+        TensorBoardLogger(),
+    ):
+        assert logger.path == tmp_path / "runs"
+        logger.close()
+    with pytest.raises(LoggerOptionError, match="two names of one option"):
+        TensorBoardLogger("runs", logdir="other")
+
+
+def test_a_logger_that_was_not_made_or_not_used_leaves_no_folder(tmp_path):
+    with pytest.raises(LoggerOptionError, match="unexpected keyword argument 'colour'"):
+        lox.loggers.create("tensorboard", path=tmp_path / "a" / "runs", colour="red")
+    TensorBoardLogger(tmp_path / "a" / "runs").close()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

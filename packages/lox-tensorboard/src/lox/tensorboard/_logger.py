@@ -20,12 +20,12 @@ SUPPORTED_KINDS = ("scalar", "histogram", "image", "text", "audio", "hparams")
 
 
 class TensorBoardLogger(Logger):
-    """Logs to TensorBoard: each run is a folder below `logdir`.
+    """Logs to TensorBoard: each run is a folder below `path`.
 
     Scalars are shown as scalars, arrays as histograms, strings as text, and nested values as `key/leaf`.
 
     Args:
-      logdir: the folder that `tensorboard --logdir` is given.
+      path: the folder that `tensorboard --logdir` is given. TensorBoard's name for it, `logdir`, works too.
       kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
         scalar, histogram, image, text, audio, hparams, and skip, which leaves a value out.
       step_axis: the step axis that is TensorBoard's step; of several, each key uses the first that it has. Other axes
@@ -45,8 +45,9 @@ class TensorBoardLogger(Logger):
 
     def __init__(
         self,
-        logdir: str | os.PathLike[str] = "runs",
+        path: str | os.PathLike[str] | None = None,
         *,
+        logdir: str | os.PathLike[str] | None = None,
         kinds: Mapping[str, str] | None = None,
         step_axis: str | Sequence[str] = "step",
         hparams: Mapping[str, Any] | None = None,
@@ -57,11 +58,11 @@ class TensorBoardLogger(Logger):
         self._step_axes = _check_step_axis(step_axis)
         self._hparams = check_hparams(hparams)
         self._sample_rate = _check_sample_rate(sample_rate)
-        self.logdir = _check_logdir(logdir)
+        self.path = _check_path(path, logdir)
         super().__init__(**options)
 
     def open(self, run: Run) -> TensorBoardWriter:
-        folder = self.logdir / run.name
+        folder = self.path / run.name
         try:
             # Whoever makes the folder owns the name: another process may open a run of the same key right now.
             folder.mkdir(parents=True, exist_ok=run.resume or self.if_exists == "replace")
@@ -79,33 +80,35 @@ class TensorBoardLogger(Logger):
         )
 
     def exists(self, name: str) -> bool:
-        return (self.logdir / name).exists()
+        return (self.path / name).exists()
 
     def remove(self, name: str) -> None:
         """Deletes the event files of a run, and nothing else that may lie in its folder."""
-        for path in event_files(self.logdir / name):
+        for path in event_files(self.path / name):
             path.unlink()
         with contextlib.suppress(OSError):
-            (self.logdir / name).rmdir()
+            (self.path / name).rmdir()
 
 
-def _check_logdir(logdir: str | os.PathLike[str]) -> Path:
-    if not isinstance(logdir, str | os.PathLike):
-        raise LoggerOptionError(f"{BACKEND}: logdir must be a path; got {logdir!r}")
-    if "://" in str(logdir):
-        raise LoggerOptionError(f"{BACKEND}: logdir={str(logdir)!r} is not a local folder; write to one, and copy it")
-    folder = Path(logdir).expanduser()
+def _check_path(path: str | os.PathLike[str] | None, logdir: str | os.PathLike[str] | None) -> Path:
+    if path is not None and logdir is not None:
+        raise LoggerOptionError(f"{BACKEND}: path and logdir are two names of one option: give one of them")
+    given = "logdir" if path is None and logdir is not None else "path"
+    where = path if path is not None else logdir if logdir is not None else "runs"
+    if not isinstance(where, str | os.PathLike):
+        raise LoggerOptionError(f"{BACKEND}: {given} must be a path; got {where!r}")
+    if "://" in str(where):
+        raise LoggerOptionError(f"{BACKEND}: {given}={str(where)!r} is not a local folder; write to one, and copy it")
+    folder = Path(where).expanduser().absolute()  # also after a change of folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # Permissions do not tell whether writing will work (read-only disks, root); a file does.
-        with tempfile.TemporaryFile(dir=folder):
+        # The folder is made with the first run. Permissions do not tell whether that will work (read-only disks,
+        # root); a file does.
+        with tempfile.TemporaryFile(dir=next(above for above in (folder, *folder.parents) if above.exists())):
             pass
     except OSError as error:
-        problem = (
-            "it, or a folder above it, is a file" if isinstance(error, FileExistsError | NotADirectoryError) else error
-        )
+        problem = "it, or a folder above it, is a file" if isinstance(error, NotADirectoryError) else error
         raise LoggerOptionError(
-            f"{BACKEND}: cannot write to logdir={str(folder)!r}: {problem}. Choose a folder that can be written to."
+            f"{BACKEND}: cannot write to {given}={str(folder)!r}: {problem}. Choose a folder that can be written to."
         ) from error
     return folder
 
