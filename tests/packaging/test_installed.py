@@ -107,13 +107,14 @@ def test_wheels_alone_spool(wheel_venv):
 def test_importing_from_wheels_loads_no_backend_and_no_heavy_module(wheel_venv):
     venv, installed = wheel_venv
     imports = "import lox" + (", lox.loggers" if "lox-loggers" in installed else "")
-    venv.python(
+    seen = venv.python(
         f"{imports}, sys, jax\n"
         "heavy = {'wandb', 'tensorboardX', 'tensorboard', 'rich', 'pandas', 'matplotlib', 'pyarrow'}\n"
-        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
+        "print(sorted(heavy & sys.modules.keys()))\n"
         "jax.config.update('jax_num_cpu_devices', 3)\n"  # refused once a backend is initialised
-        "assert len(jax.devices('cpu')) == 3\n"
+        "print(len(jax.devices('cpu')))\n"
     )
+    assert seen.stdout.splitlines() == ["[]", "3"]
 
 
 def test_core_and_tensorboard_is_enough_to_write_event_files(install_wheels):
