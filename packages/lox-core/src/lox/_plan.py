@@ -42,9 +42,9 @@ class Selection:
         return cls(_names(argnames, "argnames"), _names(tags, "tags"))
 
     def warn_of_unknown_names(self, selected: Iterable[str], jaxpr: Any, rules: Any) -> None:
-        """A name that no key has is more often misspelled than meant."""
-        chosen = list(selected)
-        unknown = [name for name in self.argnames or () if not fnmatch.filter(chosen, name)]
+        """A name that no key has is more often misspelled than meant; a pattern may well match nothing."""
+        names = [name for name in self.argnames or () if not set(name) & set("*?[")]
+        unknown = sorted(set(names) - set(selected))
         if unknown and self.tags is None:
             there_are = Survey(lambda mark, key: True, rules)(jaxpr).usages
             if there_are:
