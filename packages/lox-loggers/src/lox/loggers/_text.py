@@ -42,9 +42,9 @@ class Labels:
         row."""
         aligned = _aligned(logs)
         if aligned is None:
-            for labels, rows in itertools.groupby(self._unaligned_rows(logs), tuple):
+            for same, rows in itertools.groupby(self._unaligned_rows(logs), tuple):
                 cells = zip(*(row.values() for row in rows), strict=True)
-                yield {label: list(column) for label, column in zip(labels, cells, strict=True)}
+                yield {label: list(column) for label, column in zip(same, cells, strict=True)}
             return
         named = [(self.of("step", axis), steps) for axis, steps in aligned.items()]
         leaves = [(key, name, column) for key in logs for name, column in _named(key, logs[key])]

@@ -96,14 +96,14 @@ def _flat(
         elif value is None or isinstance(value, list | tuple):
             yield full, str(value)
         elif np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
-            yield full, _number(np.asarray(value)[()])
+            yield full, _number(np.asarray(value))
         else:
             yield full, otherwise(full, value)
 
 
-def _number(value: np.generic) -> Number:
+def _number(value: np.ndarray) -> Number:
     if value.dtype.kind == "f" and value.dtype.itemsize < 8:
-        return float(str(value))  # a rate of 0.1 is to be found under 0.1, not 0.10000000149011612
+        return float(str(value[()]))  # a rate of 0.1 is to be found under 0.1, not 0.10000000149011612
     number: Number = value.item()
     return number
 
