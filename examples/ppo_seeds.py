@@ -148,7 +148,7 @@ def main():
 
     keys = jax.random.split(jax.random.key(0), options.seeds)
     rates = jnp.full(options.seeds, 2.5e-3)
-    tensorboard = lox.loggers.create("tensorboard", logdir=options.logdir, if_exists="replace")
+    tensorboard = lox.loggers.create("tensorboard", path=options.logdir, if_exists="replace")
     memory = lox.loggers.create("memory")
     with lox.loggers.MultiLogger(tensorboard, memory) as logger:
         states = jax.vmap(logger.init)(keys)

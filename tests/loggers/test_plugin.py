@@ -1,6 +1,7 @@
 """The example of a third-party backend: built as a wheel, installed into an empty environment, found by name."""
 
 import re
+import sys
 
 import pytest
 
@@ -57,4 +58,7 @@ def test_the_page_on_writing_a_backend_shows_what_works(tmp_path, monkeypatch):
     lines = (tmp_path / "log.txt").read_text().splitlines()
     assert len(lines) == 12
     assert len({line.split()[0] for line in lines}) == 4
-    assert (tmp_path / "runs" / "0000000000000000.txt").read_text() == "{'step': 1} {'loss': np.float64(0.5)}\n"
+    assert (tmp_path / "runs/backends/0000000000000000.txt").read_text() == '[{"step": 1}, {"loss": 0.5}]\n'
+    (tmp_path / "test_page.py").write_text(program)
+    result = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_page.py", cwd=tmp_path)
+    assert re.search(r"\d\d passed, 1 skipped", result.stdout), result.stdout
