@@ -137,6 +137,29 @@ def test_only_what_looks_alike_is_joined_and_nothing_overtakes(records, sizes):
     ]
 
 
+def test_keys_that_are_apart_are_joined_each_for_itself():
+    class Apart(Gated):
+        keys_apart = True
+
+    with Apart() as logger:
+        states = [logger.init(jax.random.key(seed)) for seed in range(2)]
+        with Held(logger, states[0]):
+            for i in range(20):
+                for state in states:
+                    logger.log(state, {"loss": i, "acc": -i}, step=i)
+                    logger.log(state, {"norm": i / 2}, step=i)
+            logger.log(states[0], {"acc": 1.5}, step=20)  # a key of a record before it, which it must not overtake
+            logger.log(states[0], {"loss": 20, "acc": -20}, step=20)
+        logger.flush()
+        first, second = (writes(logger, run.name) for run in logger.runs)
+        for found in (first, second):
+            assert [list(logs) for logs in found[:2]] == [["loss", "acc"], ["norm"]]
+            assert found[0]["acc"].tolist() == [-i for i in range(20)]
+            assert found[1]["norm"].tolist() == [i / 2 for i in range(20)]
+        assert [logs["acc"].tolist() for logs in first[2:]] == [[1.5], [-20]]
+        assert len(second) == 2
+
+
 def test_other_step_axes_and_steps_that_differ_within_a_record_stay_apart():
     with Gated() as logger:
         state = logger.init(jax.random.key(0))

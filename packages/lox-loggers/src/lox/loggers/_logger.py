@@ -90,6 +90,9 @@ class Logger(abc.ABC):
     flush_interval: float | None = 1.0
     """Written rows are flushed after this many seconds at the latest; None: only when asked."""
 
+    keys_apart: bool = False
+    """Whether a backend cares about the order of records only within each key. It then gets more of them at once."""
+
     def __init__(
         self,
         *,
@@ -109,7 +112,11 @@ class Logger(abc.ABC):
         self.on_error = on_error
         self.processes = processes
         self.__sink = Sink(
-            type(self).__name__, on_error=on_error, queue_size=queue_size, flush_interval=self.flush_interval
+            type(self).__name__,
+            on_error=on_error,
+            queue_size=queue_size,
+            flush_interval=self.flush_interval,
+            keys_apart=self.keys_apart,
         )
         weakref.finalize(self, self.__sink.abandon).atexit = False  # at exit, the sinks close themselves
 

@@ -20,6 +20,7 @@ class MemoryLogger(Logger):
     """
 
     flush_interval = None
+    keys_apart = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -6,6 +6,7 @@ Nobody can tell from what is written: only records that look alike are joined, a
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -28,24 +29,33 @@ class Joined(NamedTuple):
     number: int
 
 
-def joined(deliveries: Iterable[Delivery]) -> Iterator[Joined]:
-    """The same records in fewer deliveries. Those of different runs may overtake each other, those of one never do."""
-    groups: dict[Any, _Group] = {}
+def joined(deliveries: Iterable[Delivery], *, keys_apart: bool = False) -> Iterator[Joined]:
+    """The same records in fewer deliveries. Those of different runs may overtake each other, those of one never do,
+    unless it is told that only the order within each key counts."""
+    groups: dict[Any, dict[tuple[str, ...], _Group]] = {}  # by runs, and by keys if those are apart
     for delivery in deliveries:
         runs = delivery.lanes, np.asarray(delivery.operands).tobytes(), delivery.alive.tobytes()
-        group = groups.get(runs)
-        if group is not None and group.takes(delivery):
+        if runs not in groups:
+            if delivery.lanes or any(lanes for lanes, _, _ in itertools.islice(groups, 1)):
+                # Groups with lanes are alone: a run can be in two of them, and what came first is to be written first.
+                yield from _drain(groups)
+            groups[runs] = {}
+        mine = groups[runs]
+        keys = tuple(delivery.logs) if keys_apart else ()
+        if keys in mine and mine[keys].takes(delivery):
             continue
-        if group is not None:
+        if keys in mine or not all(map(set(keys).isdisjoint, mine)):
+            yield from _drain({runs: mine})
+        mine[keys] = _Group(delivery)
+    yield from _drain(groups)
+
+
+def _drain(groups: dict[Any, dict[tuple[str, ...], _Group]]) -> Iterator[Joined]:
+    for of_runs in groups.values():
+        for group in of_runs.values():
             yield from group.joined()
-        elif delivery.lanes or any(other.lanes for other in groups.values()):
-            # A run can be in both, and then what came first is to be written first.
-            for other in groups.values():
-                yield from other.joined()
-            groups.clear()
-        groups[runs] = _Group(delivery)
-    for group in groups.values():
-        yield from group.joined()
+        of_runs.clear()
+    groups.clear()
 
 
 class _Group:

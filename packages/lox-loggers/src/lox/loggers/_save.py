@@ -38,6 +38,8 @@ class SaveLogger(Logger):
     [0.25]
     """
 
+    keys_apart = True  # each has files of its own
+
     def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:
         super().__init__(**options)
         self.path = Path(path).expanduser().absolute()  # also after a change of folder

@@ -107,8 +107,11 @@ class _OpenRun:
 
 
 class Sink:
-    def __init__(self, owner: str, *, on_error: str, queue_size: int, flush_interval: float | None) -> None:
+    def __init__(
+        self, owner: str, *, on_error: str, queue_size: int, flush_interval: float | None, keys_apart: bool
+    ) -> None:
         self.owner = owner
+        self._keys_apart = keys_apart
         self.failures = Failures(owner, on_error)
         self.closed = False
         self._closing = threading.Lock()
@@ -189,7 +192,7 @@ class Sink:
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
 
     def _write_all(self, deliveries: list[Delivery]) -> None:
-        for delivery, number in joined(deliveries):
+        for delivery, number in joined(deliveries, keys_apart=self._keys_apart):
             self._write_lanes(delivery, number)
 
     def _write_lanes(self, delivery: Delivery, number: int) -> None:

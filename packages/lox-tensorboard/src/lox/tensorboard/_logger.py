@@ -42,6 +42,7 @@ class TensorBoardLogger(Logger):
 
     # Every write already reaches the operating system. Syncing a thousand files each second would only cost time.
     flush_interval = None
+    keys_apart = True
 
     def __init__(
         self,
