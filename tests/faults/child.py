@@ -27,6 +27,7 @@ import lox.loggers
 from tests.faults.records import SEEDS, record
 
 CHUNK = 40
+LONGEST_LIFE = 300  # seconds: nobody shall write for ever, should the process that kills it be gone
 
 
 class Life:
@@ -140,6 +141,7 @@ def serve() -> None:
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
+            signal.alarm(LONGEST_LIFE)
             try:
                 live(json.loads(line))
             except BaseException:
