@@ -49,7 +49,8 @@ def test_spool_takes_the_options_of_lox_spool():
         state = logger.init(jax.random.key(0))
         logger.spool(scan, state, interval=2, prefix="train/")(jnp.arange(5.0))
         logger.spool(scan, state, reduce="mean")(jnp.arange(5.0))
-        logger.spool(scan, state, argnames="nothing")(jnp.arange(5.0))
+        with pytest.warns(UserWarning, match="'nothing': no such key"):
+            logger.spool(scan, state, argnames="nothing")(jnp.arange(5.0))
         (logs,) = logger.logs.values()
     assert logs["train/total"].tolist() == [0.0, 3.0, 10.0]
     assert logs["total"].tolist() == [4.0]

@@ -56,8 +56,7 @@ def test_a_run_that_was_killed_is_resumed_without_a_gap_or_a_repeat(tmp_path):
             time.sleep(0.001)
     """
     process = start(program, tmp_path, 10**6, "forever")
-    manifest = tmp_path / "0000000000000000" / "lox.json"
-    while int(process.stdout.readline()) < 5000 or '"x"' not in manifest.read_text():  # rows are flushed each second
+    while int(process.stdout.readline()) < 5000 or "x" not in only_run(tmp_path):  # rows are flushed each second
         pass
     process.kill()
     finish(process)
