@@ -22,66 +22,12 @@ import numpy as np
 import lox
 from lox._host import Delivery
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
+from lox.loggers._failures import Failures
 from lox.loggers._merge import joined
 from lox.loggers._records import as_table, lane_of, nbytes
 from lox.loggers._resume import WrittenSteps
 from lox.loggers._run import LaneWriter, Run, Writer
 from lox.loggers._worker import Worker
-
-
-class Failures:
-    """What went wrong on the background thread, kept for the next call from Python."""
-
-    def __init__(self, owner: str, on_error: str) -> None:
-        self._owner = owner
-        self._warn = on_error == "warn"
-        self._lock = threading.Lock()
-        self._pending: BaseException | None = None
-        self._warned = False
-        self.lost = 0
-
-    def add(self, error: BaseException, where: str, lost: int = 0) -> None:
-        """Takes note of an error; `where` and the number of lost records go along with it."""
-        with self._lock:
-            self.lost += lost
-            if not self._warn:
-                self._keep(error, where, lost)
-                return
-            first, self._warned = not self._warned, True
-        if first:
-            self._tell(f"{self._owner}: {where} failed: {type(error).__name__}: {error}; training goes on")
-
-    def keep(self, error: BaseException, where: str) -> None:
-        """Takes note of an error that is to be raised whatever `on_error` says."""
-        with self._lock:
-            self._keep(error, where, 0)
-
-    @property
-    def any(self) -> bool:
-        return self._pending is not None
-
-    def take(self) -> BaseException | None:
-        """The error to be raised now, if there is one."""
-        with self._lock:
-            error, self._pending = self._pending, None
-        return error
-
-    def tell_lost(self) -> None:
-        with self._lock:
-            lost, self.lost = self.lost, 0
-        if lost and self._warn:
-            warnings.warn(f"{self._owner}: {lost} records were lost", LoggerWarning, stacklevel=4)
-
-    def _keep(self, error: BaseException, where: str, lost: int) -> None:
-        if self._pending is None:  # the first error is the cause; those after it often are not
-            error.add_note(f"in {self._owner}, {where}" + (f", {lost} records lost" if lost else ""))
-            self._pending = error
-
-    def _tell(self, message: str) -> None:
-        try:
-            warnings.warn(message, LoggerWarning, stacklevel=2)
-        except LoggerWarning as warning:  # warnings are errors here: raise it where Python can see it
-            self.keep(warning, "on the background thread")
 
 
 class _Nowhere(enum.Enum):
@@ -204,11 +150,16 @@ class Sink:
         alive = np.argwhere(delivery.alive).tolist()
         for run_id, lane in zip(ids[delivery.alive].tolist(), map(tuple, alive), strict=True):
             entry = self._runs.get(run_id)
-            if isinstance(entry, _OpenRun) and entry.lane_writer is not None:
-                entry.dirty = True
-                entry.lane_writer.write_lane(delivery.logs, lane)
-            else:
+            if not isinstance(entry, _OpenRun) or entry.lane_writer is None:
                 self._write(run_id, lane_of(delivery.logs, lane), number)
+                continue
+            entry.dirty = True
+            try:
+                entry.lane_writer.write_lane(delivery.logs, lane)
+            except RecordError:  # nothing was written: it says again which record is at fault
+                self._write(run_id, lane_of(delivery.logs, lane), number)
+            except BaseException as error:
+                self._failed(error, f"writing to run {entry.run.name!r}", lane_of(delivery.logs, lane))
 
     def _write(self, run_id: int, logs: lox.logdict, number: int) -> None:
         """Writes what came for a run in this number of deliveries."""

@@ -13,6 +13,7 @@ from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError
 from lox.loggers.kinds import Kinds
 from lox.tensorboard._files import event_files
 from lox.tensorboard._hparams import check_hparams, of_config
+from lox.tensorboard._lanes import LaneEncoder
 from lox.tensorboard._values import BACKEND
 from lox.tensorboard._writer import TensorBoardWriter
 
@@ -57,6 +58,7 @@ class TensorBoardLogger(Logger):
     ) -> None:
         self._kinds = Kinds(kinds, backend=BACKEND, supported=SUPPORTED_KINDS)
         self._step_axes = _check_step_axis(step_axis)
+        self._lanes = LaneEncoder(self._kinds, self._step_axes)
         self._hparams = check_hparams(hparams)
         self._sample_rate = _check_sample_rate(sample_rate)
         self.path = _check_path(path, logdir)
@@ -78,6 +80,7 @@ class TensorBoardLogger(Logger):
             hparams={**self._hparams, **of_config(run.config)},
             sample_rate=self._sample_rate,
             resume=run.resume,
+            lanes=self._lanes,
         )
 
     def exists(self, name: str) -> bool:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 import lox
+from lox.loggers._records import as_table, lane_of
+from lox.loggers._run import LaneWriter
 from lox.loggers.kinds import Column, Kinds
 from lox.tensorboard._batch import encode
+from lox.tensorboard._clock import Clock
 from lox.tensorboard._events import record
 from lox.tensorboard._files import EventFile, closing
 from lox.tensorboard._hparams import HParams, Number
+from lox.tensorboard._lanes import LaneEncoder
 from lox.tensorboard._resume import Past
 from lox.tensorboard._rows import merge
 from lox.tensorboard._values import ValueEncoder
 
-_SMALLEST_STEP = 1e-6  # seconds; a float of 64 bits tells times of today apart down to about 2e-7
 
-
-class TensorBoardWriter:
+class TensorBoardWriter(LaneWriter):
     """Writes each batch with one system call, so that TensorBoard sees it at once and a crash loses none of it."""
 
     def __init__(
@@ -36,16 +35,19 @@ class TensorBoardWriter:
         hparams: Mapping[str, Number],
         sample_rate: int,
         resume: bool,
+        lanes: LaneEncoder,
     ) -> None:
         self._kinds = kinds
         self._step_axes = step_axes
         self._values = ValueEncoder(sample_rate)
-        self._clock = _Clock()
+        self._clock = Clock()
+        self._lanes = lanes
         self._counted: dict[str, int] = {}
         self._past = Past(folder) if resume else None
         self._file = EventFile(folder)
         self._hparams = HParams(hparams, expects_more=kinds.uses("hparams"))
         self._file.append(b"".join(map(record, self._events(self._hparams.at_start()))))
+        self._lanes.clock.follow(self._clock)
 
     def write(self, logs: lox.logdict) -> None:
         columns = self._kinds.columns(logs)
@@ -63,6 +65,14 @@ class TensorBoardWriter:
         for column in shown:
             if column.key in counted:
                 self._counted[column.key] = counted[column.key] + len(column.values)
+        self._lanes.clock.follow(self._clock)
+
+    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> None:
+        block = self._lanes.encode(logs, len(lane))
+        if block is not None and self._clock.take(block.wall_times):
+            self._file.append(block.of(lane))
+        else:
+            self.write(as_table(lane_of(logs, lane)))
 
     def flush(self) -> None:
         self._file.sync()
@@ -82,18 +92,3 @@ class TensorBoardWriter:
         if self._past is None:
             return dict.fromkeys(new, 0)
         return {key: self._past.count([column.name for column in columns if column.key == key]) for key in new}
-
-
-class _Clock:
-    """Wall times that always rise: the rows of a batch are spread over the time since the batch before."""
-
-    def __init__(self) -> None:
-        self._last = time.time()
-
-    def now(self) -> float:
-        return float(self.rise(1)[0])
-
-    def rise(self, rows: int) -> npt.NDArray[np.float64]:
-        start = self._last
-        self._last = max(time.time(), start + rows * _SMALLEST_STEP)
-        return start + (self._last - start) * np.arange(1, rows + 1) / rows

@@ -1,0 +1,63 @@
+"""What becomes of the failures of a logger's background thread."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+from lox.loggers._errors import LoggerWarning
+
+
+class Failures:
+    """What went wrong on the background thread, kept for the next call from Python."""
+
+    def __init__(self, owner: str, on_error: str) -> None:
+        self._owner = owner
+        self._warn = on_error == "warn"
+        self._lock = threading.Lock()
+        self._pending: BaseException | None = None
+        self._warned = False
+        self.lost = 0
+
+    def add(self, error: BaseException, where: str, lost: int = 0) -> None:
+        """Takes note of an error; `where` and the number of lost records go along with it."""
+        with self._lock:
+            self.lost += lost
+            if not self._warn:
+                self._keep(error, where, lost)
+                return
+            first, self._warned = not self._warned, True
+        if first:
+            self._tell(f"{self._owner}: {where} failed: {type(error).__name__}: {error}; training goes on")
+
+    def keep(self, error: BaseException, where: str) -> None:
+        """Takes note of an error that is to be raised whatever `on_error` says."""
+        with self._lock:
+            self._keep(error, where, 0)
+
+    @property
+    def any(self) -> bool:
+        return self._pending is not None
+
+    def take(self) -> BaseException | None:
+        """The error to be raised now, if there is one."""
+        with self._lock:
+            error, self._pending = self._pending, None
+        return error
+
+    def tell_lost(self) -> None:
+        with self._lock:
+            lost, self.lost = self.lost, 0
+        if lost and self._warn:
+            warnings.warn(f"{self._owner}: {lost} records were lost", LoggerWarning, stacklevel=4)
+
+    def _keep(self, error: BaseException, where: str, lost: int) -> None:
+        if self._pending is None:  # the first error is the cause; those after it often are not
+            error.add_note(f"in {self._owner}, {where}" + (f", {lost} records lost" if lost else ""))
+            self._pending = error
+
+    def _tell(self, message: str) -> None:
+        try:
+            warnings.warn(message, LoggerWarning, stacklevel=2)
+        except LoggerWarning as warning:  # warnings are errors here: raise it where Python can see it
+            self.keep(warning, "on the background thread")
