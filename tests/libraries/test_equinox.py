@@ -99,3 +99,19 @@ def test_loops(kind: str) -> None:
         gradient, logs = jax.grad(lox.spool(looped, capacity=10), has_aux=True)(x)
         assert float(gradient) == 4 * 27.0
         assert_rows(logs, {"y": [1.0, 3.0, 9.0, 27.0]})
+
+
+def test_the_gradient_in_lanes_of_a_checkpointed_loop_that_records_where() -> None:
+    """The loop runs again in the backward pass, outside the transformation, where nobody collects its marks."""
+
+    def looped(x: Any) -> Any:
+        def body(state: Any) -> Any:
+            i, y = state
+            lox.log({"y": y}, where=y < 5.0, reduce="count")
+            return i + 1, y * x
+
+        return eqx.internal.while_loop(lambda s: s[0] < 3, body, (0, x), kind="checkpointed", max_steps=8)[1]
+
+    gradients, logs = jax.vmap(jax.grad(lox.spool(looped), has_aux=True))(jnp.array([2.0, 3.0]))
+    assert gradients.tolist() == [32.0, 108.0]
+    assert logs["y"].tolist() == [2, 1]

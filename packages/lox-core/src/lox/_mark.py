@@ -112,6 +112,8 @@ def _check_where_unbatched(mark: Mark, dim: int | None) -> None:
 
 
 def _log_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> Any:
+    if not marks_are_wanted():  # in a backward pass, say, that runs outside the transformation: nobody collects it
+        return [], []
     moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
     if mark.masked:
         _check_where_unbatched(mark, dims[0])
