@@ -11,6 +11,7 @@ import pytest
 import lox
 import lox.loggers
 from lox.loggers import ConsoleLogger, LoggerOptionError, ProgressLogger
+from lox.loggers._board import Course
 from lox.loggers._numbers import short, sparkline
 
 
@@ -155,7 +156,7 @@ def test_arrays_are_shown_by_their_mean_and_text_not_at_all():
     out = io.StringIO()
     with ConsoleLogger(file=out) as logger:
         logger.log(logger.init(jax.random.key(0)), {"v": np.array([1.0, 2.0]), "n": {"c": 3 + 4j}, "t": "text"})
-    assert "v=1.5  n/c=5  (1 records" in out.getvalue()
+    assert "v=1.5  n/c=5  (1 record," in out.getvalue()
 
 
 def test_the_progress_bar_follows_a_step_axis():
@@ -229,3 +230,41 @@ def test_sparklines():
     assert sparkline([1, float("nan"), 2]) == "▁ █"
     assert sparkline([float("nan")]) == " "
     assert sparkline(np.arange(1000), width=8) == "▁▂▃▄▅▆▇█"
+
+
+@pytest.mark.parametrize("block", [1, 7, 5000])
+def test_the_course_of_a_value_goes_back_to_the_start_of_the_run(block):
+    course = Course()
+    numbers = np.arange(5000.0)
+    for start in range(0, 5000, block):
+        course.extend(numbers[start : start + block])
+    shown = course.numbers()
+    assert shown[0] == 0
+    assert shown[-1] == 4999
+    assert 30 <= len(shown) <= 65
+    assert len(set(np.diff(shown[:-1]))) == 1  # evenly spread
+
+
+def test_the_course_of_a_few_values_is_all_of_them():
+    course = Course()
+    for number in (3.0, 1.0, 2.0):
+        course.extend(np.array([number]))
+    assert course.numbers() == [3.0, 1.0, 2.0]
+
+
+def test_the_largest_step_is_shown_also_if_an_earlier_record_arrives_late():
+    out = io.StringIO()
+    with ConsoleLogger(file=out, interval=1000) as logger:
+        state = logger.init(jax.random.key(0))
+        logger.log(state, {"train": 1.0}, step=499)
+        logger.flush()
+        logger.log(state, {"eval": 2.0}, step=400)
+    assert "step=499  train=1  eval=2" in out.getvalue()
+
+
+def test_names_cannot_steer_the_terminal():
+    out = io.StringIO()
+    with ConsoleLogger(file=out) as logger:
+        logger.log(logger.init(jax.random.key(0)), {"a\x1b[2J\r\n\x07b": 1.0})
+    assert r"a\x1b[2J\r\n\x07b=1" in out.getvalue()
+    assert out.getvalue().count("\n") == 1

@@ -31,11 +31,12 @@ def test_a_failure_is_raised_by_the_next_call_whichever_it_is(call):
     }
     with pytest.raises(OSError, match="no space left") as caught:
         calls[call]()
-    assert "1 records lost" in caught.value.__notes__[0]
+    assert "1 record lost" in caught.value.__notes__[0]
+    after = {"close": [], "log": [3, 5]}.get(call, [5])  # a record is not lost to an earlier failure
     if call != "close":  # raised once, not again, and what comes after it is written
-        logger.log(state, {"x": 5})
+        logger.log(state, {"x": np.full(5, 5)})
     logger.close()
-    assert [int(c[2]["x"].flat[0]) for c in logger.calls if c[0] == "write"] == [0, 1, 2] + [5] * (call != "close")
+    assert [int(c[2]["x"].flat[0]) for c in logger.calls if c[0] == "write"] == [0, 1, 2, *after]
 
 
 def test_a_failure_does_not_keep_other_runs_from_being_written():
@@ -81,7 +82,7 @@ def test_with_on_error_warn_a_run_that_cannot_be_opened_only_warns():
     with pytest.warns(LoggerWarning, match="opening a run failed: PermissionError: not here"):
         state = logger.init(jax.random.key(0))
     logger.log(state, {"x": 1})
-    with pytest.warns(LoggerWarning, match="1 records were lost"):
+    with pytest.warns(LoggerWarning, match="1 record was lost"):
         logger.close()
 
 
@@ -98,3 +99,80 @@ def test_a_warning_made_an_error_is_raised_to_the_caller_not_in_the_thread():
         logger.log(state, {"x": 2})
         warnings.simplefilter("ignore", LoggerWarning)
         logger.close()
+
+
+class RetryingWriter:
+    def __init__(self, logger):
+        self.logger, self.rows = logger, []
+
+    def write(self, logs):
+        self.rows += logs.rows()
+
+    def flush(self):
+        if self.logger.down:
+            error = OSError("the disk is away")
+            error.lost_records = self.logger.losing
+            raise error
+        self.logger.stored += self.rows
+        self.rows = []
+
+    close = flush
+
+
+class Retrying(lox.loggers.Logger):
+    """Keeps what could not be stored, until the disk is back."""
+
+    flush_interval = None
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.down, self.losing, self.stored = True, 0, []
+
+    def open(self, run):
+        return RetryingWriter(self)
+
+
+def test_after_a_flush_that_failed_the_next_one_tries_again():
+    logger = Retrying()
+    logger.log(logger.init(jax.random.key(0)), {"x": 1.0}, step=0)
+    with pytest.raises(OSError, match="away"):
+        logger.flush()
+    logger.down = False
+    logger.flush()
+    assert len(logger.stored) == 1
+    logger.close()
+
+
+def test_the_failures_of_several_runs_are_told_together():
+    logger = Retrying()
+    logger.losing = 2
+    for state in [logger.init(jax.random.key(seed)) for seed in range(3)]:
+        logger.log(state, {"x": 1.0}, step=0)
+    with pytest.raises(OSError, match="away") as caught:
+        logger.flush()
+    assert "2 records lost" in caught.value.__notes__[0]
+    assert caught.value.__notes__[1] == "and 2 more failures: 6 records lost in all"
+    logger.down = False
+    logger.close()
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+def test_records_that_a_capacity_dropped_are_told_once(lanes, tmp_path):
+    def train(n):
+        return jax.lax.while_loop(lambda i: i < n, lambda i: lox.log({"eval": i})["eval"] + 1, 0)
+
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+        keys = jax.random.split(jax.random.key(0), 2)
+        state = jax.vmap(logger.init)(keys) if lanes else logger.init(keys[0])
+
+        def run(state, n):
+            return logger.spool(train, state, capacity=2)(n)
+
+        def run_twice():
+            for _ in range(2):
+                jax.vmap(run)(state, jnp.array([1, 5])) if lanes else run(state, 5)
+            logger.flush()
+
+        with pytest.warns(LoggerWarning, match=r"'eval' had 5 records, of which capacity=2 kept the last 2") as caught:
+            run_twice()
+        assert len(caught) == 1

@@ -255,7 +255,7 @@ def test_a_record_that_cannot_be_stored_does_not_take_its_neighbours_with_it():
             logger.log(state, {"x": x}, step=abs(x))
     with pytest.raises(RecordError, match="negative") as caught:
         logger.flush()
-    assert "1 records lost" in caught.value.__notes__[0]
+    assert "1 record lost" in caught.value.__notes__[0]
     assert [(x, s) for logs in writes(logger) for x, s in zip(logs["x"], logs.step["x"], strict=True)] == [
         (1, 1), (2, 2), (4, 4)
     ]  # fmt: skip
@@ -275,7 +275,7 @@ def test_lost_records_are_counted_also_within_a_block(error, lost):
     with pytest.warns(LoggerWarning, match="negative"):
         logger.flush()
     logger.log(state, {"x": 6})
-    with pytest.warns(LoggerWarning, match=f"{lost} records were lost"):
+    with pytest.warns(LoggerWarning, match=f"{lost} records? w(as|ere) lost"):
         logger.close()
     assert sum(len(logs["x"]) for logs in writes(logger)) == 6 - lost
 

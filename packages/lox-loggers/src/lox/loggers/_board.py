@@ -10,9 +10,39 @@ import numpy as np
 import lox
 from lox.loggers import _tree
 from lox.loggers._numbers import as_float
+from lox.loggers._run import short_names
 
-_HISTORY = 64  # numbers behind a sparkline
+_POINTS = 64  # numbers behind a sparkline, at most
 _RATE_SECONDS = 10.0  # the rate is that of so many seconds
+
+
+class Course:
+    """How a value went since the start of the run: a number out of so many that few are enough."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._every = 1
+        self._points: list[float] = []
+        self._last = float("nan")
+
+    def extend(self, column: np.ndarray) -> None:
+        while len(column) > _POINTS * self._every:
+            self._thin_out()
+        chosen = column[-self._seen % self._every :: self._every]
+        self._points += [number for row in chosen if (number := as_float(row)) is not None]
+        self._seen += len(column)
+        while len(self._points) > _POINTS:
+            self._thin_out()
+        last = as_float(column[-1])
+        self._last = self._last if last is None else last
+
+    def _thin_out(self) -> None:
+        self._points = self._points[::2]
+        self._every *= 2
+
+    def numbers(self) -> list[float]:
+        is_last_a_point = (self._seen - 1) % self._every == 0
+        return self._points if is_last_a_point else [*self._points, self._last]
 
 
 class RunBoard:
@@ -21,20 +51,25 @@ class RunBoard:
         self.records = 0
         self.steps: dict[str, float] = {}
         self.latest: dict[str, float] = {}
-        self.history: dict[str, deque[float]] = {}
+        self.history: dict[str, Course] = {}
         self._arrivals: deque[tuple[float, int]] = deque()
 
     def add(self, logs: lox.logdict) -> None:
-        """Takes note of a table. Only its last rows are looked at: a display has no use for the others."""
+        """Takes note of a table."""
         rows = max((int(count) for count in logs.counts.values()), default=0)
         self.records += rows
         self._arrivals.append((time.monotonic(), rows))
         for axis, by_key in logs.steps.items():
             last = [as_float(steps[-1]) for steps in by_key.values() if len(steps)]
-            self.steps[axis] = max((step for step in last if step is not None), default=0)
+            # The largest: what is logged rarely may arrive late.
+            known = [self.steps.get(printable(axis)), *last]
+            self.steps[printable(axis)] = max((step for step in known if step is not None), default=0)
         for key, value in logs.items():
             for path, column in _tree.leaves_of(value):
-                self._add_column("/".join([key, *(str(part) for _, part in path)]), column[-_HISTORY:])
+                if len(column) and (latest := as_float(column[-1])) is not None:
+                    name = printable("/".join([key, *(str(part) for _, part in path)]))
+                    self.latest[name] = latest
+                    self.history.setdefault(name, Course()).extend(column)
 
     def rate(self) -> float:
         """Records per second, lately."""
@@ -45,11 +80,10 @@ class RunBoard:
             return 0.0
         return sum(rows for _, rows in self._arrivals) / max(now - self._arrivals[0][0], 0.1)
 
-    def _add_column(self, name: str, column: np.ndarray) -> None:
-        numbers = [number for row in column if (number := as_float(row)) is not None]
-        if numbers:
-            self.latest[name] = numbers[-1]
-            self.history.setdefault(name, deque(maxlen=_HISTORY)).extend(numbers)
+
+def printable(name: str) -> str:
+    """A name without what a terminal would obey."""
+    return name if name.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
 class Board:
@@ -64,22 +98,18 @@ class Board:
     def axes(self) -> list[str]:
         return list(dict.fromkeys(axis for run in self.runs.values() for axis in run.steps))
 
-    def short_name(self, run: RunBoard) -> str:
-        """As much of the end of a run's name as tells it apart, and at least eight characters."""
-        length = 8
-        while length < len(run.name) and sum(other.endswith(run.name[-length:]) for other in self.runs) > 1:
-            length += 1
-        return run.name[-length:]
+    def short_names(self) -> dict[str, str]:
+        return short_names(self.runs)
 
     def latest(self, key: str) -> np.ndarray:
         """The latest value of a key in each run that has one."""
         return np.asarray([run.latest[key] for run in self.runs.values() if key in run.latest])
 
     def history(self, key: str) -> np.ndarray:
-        """How the mean over the runs went, as far back as all of them go."""
-        each = [list(run.history[key]) for run in self.runs.values() if key in run.history]
+        """How the mean over the runs went."""
+        each = [np.asarray(run.history[key].numbers()) for run in self.runs.values() if key in run.history]
         length = min(map(len, each))
-        return np.mean([numbers[-length:] for numbers in each], axis=0)
+        return np.mean([numbers[np.linspace(0, len(numbers) - 1, length).astype(int)] for numbers in each], axis=0)
 
     def records(self) -> int:
         return sum(run.records for run in self.runs.values())

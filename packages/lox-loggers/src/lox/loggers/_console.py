@@ -8,6 +8,7 @@ from typing import IO, Any
 import lox
 from lox.loggers._board import Board, RunBoard
 from lox.loggers._errors import LoggerOptionError
+from lox.loggers._failures import records
 from lox.loggers._logger import Logger
 from lox.loggers._numbers import short
 from lox.loggers._run import Run
@@ -26,7 +27,7 @@ class ConsoleLogger(Logger):
     >>> import sys
     >>> with lox.loggers.ConsoleLogger(file=sys.stdout) as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
-    0000000000000000  step=3  loss=0.25  (1 records...)
+    0000000000000000  step=3  loss=0.25  (1 record...)
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class _Table:
 def _run_line(run: RunBoard) -> str:
     steps = [f"{axis}={short(step)}" for axis, step in run.steps.items()]
     values = [f"{key}={short(value)}" for key, value in run.latest.items()]
-    return "  ".join([run.name, *steps, *values, f"({run.records} records, {short(run.rate())}/s)"])
+    return "  ".join([run.name, *steps, *values, f"({records(run.records)}, {short(run.rate())}/s)"])
 
 
 def _summary_line(board: Board) -> str:
@@ -137,4 +138,4 @@ def _summary_line(board: Board) -> str:
         parts.append(
             f"{key}={short(float(values.mean()))} [{short(float(values.min()))}, {short(float(values.max()))}]"
         )
-    return "  ".join([*parts, f"({board.records()} records, {short(board.rate())}/s)"])
+    return "  ".join([*parts, f"({records(board.records())}, {short(board.rate())}/s)"])

@@ -16,6 +16,8 @@ class Failures:
         self._warn = on_error == "warn"
         self._lock = threading.Lock()
         self._pending: BaseException | None = None
+        self._more = 0  # failures after the pending one
+        self._lost_since = 0  # records that they and the pending one cost
         self._warned = False
         self.lost = 0
 
@@ -28,7 +30,7 @@ class Failures:
                 return
             first, self._warned = not self._warned, True
         if first:
-            self._tell(f"{self._owner}: {where} failed: {type(error).__name__}: {error}; training goes on")
+            self.tell(f"{self._owner}: {where} failed: {type(error).__name__}: {error}; training goes on")
 
     def keep(self, error: BaseException, where: str) -> None:
         """Takes note of an error that is to be raised whatever `on_error` says."""
@@ -43,21 +45,33 @@ class Failures:
         """The error to be raised now, if there is one."""
         with self._lock:
             error, self._pending = self._pending, None
+            if error is not None and self._more:
+                error.add_note(f"and {self._more} more failures: {records(self._lost_since)} lost in all")
+            self._more = self._lost_since = 0
         return error
 
     def tell_lost(self) -> None:
         with self._lock:
             lost, self.lost = self.lost, 0
         if lost and self._warn:
-            warnings.warn(f"{self._owner}: {lost} records were lost", LoggerWarning, stacklevel=4)
+            verb = "was" if lost == 1 else "were"
+            warnings.warn(f"{self._owner}: {records(lost)} {verb} lost", LoggerWarning, stacklevel=4)
 
     def _keep(self, error: BaseException, where: str, lost: int) -> None:
-        if self._pending is None:  # the first error is the cause; those after it often are not
-            error.add_note(f"in {self._owner}, {where}" + (f", {lost} records lost" if lost else ""))
-            self._pending = error
+        self._lost_since += lost
+        if self._pending is not None:  # the first error is the cause; those after it often are not
+            self._more += 1
+            return
+        error.add_note(f"in {self._owner}, {where}" + (f", {records(lost)} lost" if lost else ""))
+        self._pending = error
 
-    def _tell(self, message: str) -> None:
+    def tell(self, message: str) -> None:
+        """Warns of something from the background thread."""
         try:
             warnings.warn(message, LoggerWarning, stacklevel=2)
         except LoggerWarning as warning:  # warnings are errors here: raise it where Python can see it
             self.keep(warning, "on the background thread")
+
+
+def records(number: int) -> str:
+    return "1 record" if number == 1 else f"{number} records"

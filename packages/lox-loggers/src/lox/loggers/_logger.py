@@ -203,19 +203,20 @@ class Logger(abc.ABC):
     def log(self, state: LoggerState, logs: Mapping[str, Any], **steps: Any) -> None:
         """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
         check_state(state)
-        self.__ready()
+        self.__check_open()
         if isinstance(logs, lox.logdict):
             if steps:
                 raise LoggerOptionError(f"a logdict has its own steps; {', '.join(steps)} cannot be given beside it")
             self._send(state, logs)
-            return
-        if not isinstance(logs, Mapping):
-            raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
-        check_record(logs, steps)
-        if _jax_compat.tracing_now():
-            self._send(state, one_record(logs, steps))
+        elif isinstance(logs, Mapping):
+            check_record(logs, steps)
+            if _jax_compat.tracing_now():
+                self._send(state, one_record(logs, steps))
+            else:
+                self.__receive_now(state, host_record(logs, steps))
         else:
-            self.__receive_now(state, host_record(logs, steps))
+            raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
+        self.__raise_pending()  # after the record is on its way: an earlier failure must not cost this one
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
         """A backend that cannot take some names raises here, before a tapped program runs."""
@@ -318,6 +319,9 @@ class Logger(abc.ABC):
 
     def __ready(self) -> None:
         self.__raise_pending()
+        self.__check_open()
+
+    def __check_open(self) -> None:
         if self.__sink.closed:
             raise LoggerClosedError(f"this {type(self).__name__} is closed: make a new one")
 

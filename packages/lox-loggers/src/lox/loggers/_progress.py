@@ -85,7 +85,8 @@ class ProgressLogger(Logger):
         runs = list(self._board.runs.values())
         if len(runs) > _MAX_BARS:
             return [(f"{len(runs)} runs", runs)]
-        return [(self._board.short_name(run), [run]) for run in runs]
+        names = self._board.short_names()
+        return [(names[run.name], [run]) for run in runs]
 
     def _draw(self) -> None:
         if self._display is None:

@@ -63,6 +63,7 @@ class Sink:
         self._closing = threading.Lock()
         self._pid = os.getpid()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
+        self._cut_short: set[str] = set()
         self._worker = Worker(f"lox:{owner}", queue_size, self._write_all, self._flush_all, flush_interval)
         _open_sinks.add(self)
 
@@ -138,8 +139,22 @@ class Sink:
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
 
     def _write_all(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            self._tell_dropped(delivery.logs)
         for delivery, number in joined(deliveries, keys_apart=self._keys_apart):
             self._write_lanes(delivery, number)
+
+    def _tell_dropped(self, logs: lox.logdict) -> None:
+        """A bound that the user set was too small for some key: said once."""
+        for key, capacity in logs._bounds.items():
+            if capacity is None or key in self._cut_short:
+                continue
+            most = int(np.max(logs.counts[key], initial=0))
+            if most > capacity:
+                self._cut_short.add(key)
+                self.failures.tell(
+                    f"{self.owner}: {key!r} had {most} records, of which capacity={capacity} kept the last {capacity}"
+                )
 
     def _write_lanes(self, delivery: Delivery, number: int) -> None:
         ids = np.asarray(delivery.operands)
@@ -197,9 +212,9 @@ class Sink:
     def _flush_all(self) -> None:
         for entry in self._open():
             if entry.dirty:
-                entry.dirty = False
                 try:
                     entry.writer.flush()
+                    entry.dirty = False  # not after a failure: the writer may have kept its rows, and is asked again
                 except BaseException as error:
                     self._failed(error, f"flushing run {entry.run.name!r}")
 
@@ -253,7 +268,8 @@ def _close_at_exit() -> None:
         sink.close()
         sink.failures.tell_lost()
         if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
-            warnings.warn(f"{sink.owner}: {type(error).__name__}: {error}", LoggerWarning, stacklevel=1)
+            notes = "".join(f" ({note})" for note in error.__notes__)
+            warnings.warn(f"{sink.owner}: {type(error).__name__}: {error}{notes}", LoggerWarning, stacklevel=1)
 
 
 atexit.register(_close_at_exit)

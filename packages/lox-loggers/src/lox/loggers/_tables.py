@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from lox.loggers._board import Board
+from lox.loggers._failures import records
 from lox.loggers._numbers import short, sparkline
 
 # Up to so many runs have a row each; with more, a row is a key, with its mean and range over the runs.
@@ -63,7 +64,7 @@ def _caption(board: Board) -> str:
     for axis in board.axes():
         low, high = board.step_range(axis)
         steps.append(f"{axis} {short(low)}" if low == high else f"{axis} {short(low)}..{short(high)}")
-    return ", ".join([*steps, f"{board.records()} records", f"{short(board.rate())}/s"])
+    return ", ".join([*steps, records(board.records()), f"{short(board.rate())}/s"])
 
 
 def _new_table(title: str, board: Board, columns: list[str]) -> Any:
@@ -79,20 +80,23 @@ def _table_of_keys(board: Board, layout: _Layout) -> Any:
     (run,) = board.runs.values()
     table = _new_table(run.name, board, ["key", "latest", *_line_column(layout)])
     for key, value in run.latest.items():
-        table.add_row(layout.key(key), short(value), *_line_cell(layout, run.history[key]))
+        table.add_row(layout.key(key), short(value), *_line_cell(layout, run.history[key].numbers()))
     return table
 
 
 def _table_of_runs(board: Board, layout: _Layout) -> Any:
     keys, axes = board.metrics(), board.axes()
     table = _new_table(f"{len(board.runs)} runs", board, ["run", *axes, *map(layout.key, keys), "/s"])
+    names = board.short_names()
     for run in board.runs.values():
         steps = [short(run.steps[axis]) if axis in run.steps else "" for axis in axes]
         values = [
-            f"{short(run.latest[key])} {layout.sparkline(run.history[key], 8)}".rstrip() if key in run.latest else ""
+            f"{short(run.latest[key])} {layout.sparkline(run.history[key].numbers(), 8)}".rstrip()
+            if key in run.latest
+            else ""
             for key in keys
         ]
-        table.add_row(board.short_name(run), *steps, *values, short(run.rate()))
+        table.add_row(names[run.name], *steps, *values, short(run.rate()))
     return table
 
 
