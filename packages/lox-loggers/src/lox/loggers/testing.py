@@ -16,12 +16,16 @@ what `if_exists` promises is checked too.
 pytest is not installed with lox-loggers: `pip install 'lox-loggers[testing]'`.
 """
 
+import sys
+
 try:
     import pytest
 except ImportError as error:
     raise ImportError("lox.loggers.testing needs pytest: pip install 'lox-loggers[testing]'") from error
 
-# Before it is imported, so that a failure shows what was compared.
-pytest.register_assert_rewrite("lox.loggers._contract")
+# Before they are imported, so that a failure shows what was compared.
+for _module in ("lox.loggers._contract_base", "lox.loggers._contract"):
+    if _module not in sys.modules:
+        pytest.register_assert_rewrite(_module)
 
 from lox.loggers._contract import LoggerContract as LoggerContract  # noqa: E402
