@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz N [--seed S]``: check N random programs, from seed S on."""
+"""``python -m tests.fuzz N [--seed S] [--x64]``: check N random programs, from seed S on."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ def main() -> int:
     parser.add_argument("count", type=int, help="how many programs")
     parser.add_argument("--seed", type=int, default=None, help="the seed of the first one (default: a random one)")
     parser.add_argument("--no-shrink", action="store_true", help="report programs as they were generated")
+    parser.add_argument("--x64", action="store_true", help="with 64 bits, as jax_enable_x64 has it")
     given = parser.parse_args()
 
     import jax
+
+    if given.x64:
+        jax.config.update("jax_enable_x64", True)
 
     from tests.fuzz.runner import fuzz
 

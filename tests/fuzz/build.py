@@ -122,7 +122,7 @@ class Builder(Walker):
             data, tags=s.tags, explicit=s.explicit, prefix=s.prefix, reduce=s.keys[0].reduce, **options
         )
 
-    def step(self, axis: str, s: Log, scope: Scope) -> Array:
+    def step(self, axis: str, s: Log | LogGrad, scope: Scope) -> Array:
         return scope.scalar(s.a + 1) if axis == "time" else scope.counter(s.a)
 
     def value(self, key: Key, s: Log, scope: Scope) -> Any:
@@ -137,7 +137,10 @@ class Builder(Walker):
 
     def on_loggrad(self, s: LogGrad, scope: Scope) -> None:
         x = lax.add(scope.scalar(s.a), scope.active)
-        scope.f.append(bound(lox.log_grad(x, s.key.name(scope.depth))))
+        options: dict[str, Any] = {axis: self.step(axis, s, scope) for axis in s.key.axes}
+        if s.where is not None:
+            options["where"] = self.condition(s.where, scope)
+        scope.f.append(bound(lox.log_grad(x, s.key.name(scope.depth), reduce=s.key.reduce, **options)))
 
     # --- control flow --------------------------------------------------------------------------------------------
 
@@ -150,7 +153,9 @@ class Builder(Walker):
 
         x = scope.scalar(s.a)
         if s.via == "fori":
-            scope.f.append(lax.fori_loop(0, s.length, lambda i, carry: body(carry, i)[0], x))
+            # Its counter is as wide as a number of Python: 64 bits with x64.
+            narrow = lambda i: lax.convert_element_type(i, np.int32)  # noqa: E731
+            scope.f.append(lax.fori_loop(0, s.length, lambda i, carry: body(carry, narrow(i))[0], x))
             return
         counters = np.arange(s.length, dtype=np.int32)
         if s.via == "map":

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from tests.fuzz.oracle import Row
@@ -82,7 +83,8 @@ class Surveyor:
         return in_sequence(forward), in_sequence(backward)
 
     def use(self, key: Key, name: str, depth: int, **changed: Any) -> Uses:
-        dtype = {"i": "int32", "number": ("int32", "float32", "bool")[key.number % 3]}.get(key.form, "float32")
+        number = jnp.result_type((int, float, bool)[key.number % 3]).name  # of Python, so that x64 decides
+        dtype = {"i": "int32", "number": number}.get(key.form, "float32")
         return {name: Use(key, 1, depth=depth, **{"dtypes": frozenset([dtype]), **changed})}
 
     def on_log(self, s: Log, depth: int, levels: Any) -> Any:
@@ -98,7 +100,8 @@ class Surveyor:
     def on_loggrad(self, s: LogGrad, depth: int, levels: Any) -> Any:
         name = s.key.name(depth)
         wanted = levels and levels[-1] == "reverse" and self.select(name, (), False)
-        return {}, self.use(s.key, name, depth, sites=frozenset([s])) if wanted else {}
+        masked = s.where is not None
+        return {}, self.use(s.key, name, depth, masked=masked, sites=frozenset([s])) if wanted else {}
 
     def on_scan(self, s: Scan, depth: int, levels: Any) -> Any:
         def times(uses: Uses) -> Uses:

@@ -30,6 +30,7 @@ from tests.fuzz.program import (
     While,
 )
 
+AXES = ((), (), ("step",), ("step", "episode"), ("time",))
 REDUCTIONS: tuple[Any, ...] = (
     "mean",
     "sum",
@@ -105,10 +106,7 @@ class Generator:
     # --- marks ---------------------------------------------------------------------------------------------------
 
     def log(self, context: Context) -> Log:
-        axes = self.random.choice([(), (), ("step",), ("step", "episode"), ("time",)])
-        reduce = None
-        if self.chance(5):
-            reduce = self.random.choice(EXACT_REDUCTIONS if context.exact else REDUCTIONS)
+        axes, reduce = self.random.choice(AXES), self.reduction(context)
         forms = ["f", "f", "v", "i", "tree", "cast", "number"]
         keys = [
             Key(self.random.choice(forms), self.random.randrange(2), axes, reduce)
@@ -127,7 +125,13 @@ class Generator:
         )
 
     def log_grad(self, context: Context) -> Statement:
-        return LogGrad(Key("f", self.random.randrange(5, 7)), self.small())
+        key = Key("f", self.random.randrange(5, 7), self.random.choice(AXES), self.reduction(context))
+        return LogGrad(key, self.small(), self.choice(context) if self.chance(6) else None)
+
+    def reduction(self, context: Context) -> Any:
+        if not self.chance(5):
+            return None
+        return self.random.choice(EXACT_REDUCTIONS if context.exact else REDUCTIONS)
 
     # --- control flow --------------------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class Oracle(Walker):
             name = s.prefix + key.name(scope.depth)
             self.record(Row(name, self.value(key, s, scope), steps, s.tags, s.explicit))
 
-    def step(self, axis: str, s: Log, scope: Scope) -> Any:
+    def step(self, axis: str, s: Log | LogGrad, scope: Scope) -> Any:
         return scope.scalar(s.a + 1) if axis == "time" else scope.counter(s.a)
 
     def value(self, key: Key, s: Log, scope: Scope) -> Any:
@@ -170,9 +170,13 @@ class Oracle(Walker):
         x = autodiff.add(scope.scalar(s.a), scope.active)
         name = s.key.name(scope.depth)
         lanes = self.lanes
+        # Both belong to the forward pass: the record is made later, at the steps and under the condition of now.
+        steps = {axis: autodiff.number(self.step(axis, s, scope)) for axis in s.key.axes}
+        wanted = s.where is None or self.condition(s.where, scope)
 
         def pullback(cotangent: Any) -> Any:
-            self.record_backward(Row(name, cotangent, {}), lanes)
+            if wanted:
+                self.record_backward(Row(name, cotangent, steps), lanes)
             return cotangent
 
         scope.f.append(bound(autodiff.custom(x, lambda x: x, pullback)))

@@ -92,6 +92,7 @@ class Log:
 class LogGrad:
     key: Key
     a: int = 0
+    where: Choice | None = None
 
 
 @dataclasses.dataclass(frozen=True)

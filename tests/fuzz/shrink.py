@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.fuzz.program import Arith, Block, Branch, Call, Log, Program, Scan, Statement, While, blocks_of
+from tests.fuzz.program import Arith, Block, Branch, Call, Log, LogGrad, Program, Scan, Statement, While, blocks_of
 
 
 def shrink(program: Program, fails: Callable[[Program], bool], budget: int = 400) -> Program:
@@ -68,6 +68,9 @@ def _simpler(statement: Statement) -> Iterator[Statement]:
         ]
         changes += [{"keys": (key,)} for key in statement.keys] if len(statement.keys) > 1 else []
         changes += [{"keys": tuple(dataclasses.replace(key, **part) for key in statement.keys)} for part in _PLAINER]
+    if isinstance(statement, LogGrad):
+        plainer = ({"axes": ()}, {"reduce": None})
+        changes += [{"where": None}, *({"key": dataclasses.replace(statement.key, **part)} for part in plainer)]
     if isinstance(statement, Scan):
         changes += [{"unroll": 1}, {"reverse": False}, {"via": "scan"}, {"length": 1}, {"length": 2}]
     if isinstance(statement, While):
