@@ -65,7 +65,6 @@ def test_a_carriage_return_in_a_key(backend: str, tmp_path: Path) -> None:
     assert {key: numbers(rows) for key, rows in found.items()} == {CARRIAGE_RETURN: [(0, 1.0)], "later": [(1, 2.0)]}
 
 
-@pytest.mark.xfail(reason="keys are shown as they are")
 @pytest.mark.parametrize("live", [False, True])
 def test_a_key_says_nothing_to_the_terminal(live: bool) -> None:
     out = io.StringIO()
