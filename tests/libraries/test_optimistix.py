@@ -70,6 +70,10 @@ class TestOptimistix:
             mine = lane(logs, i).trim()["x"][: lengths[i]]
             np.testing.assert_allclose(mine, own.trim()["x"], rtol=1e-3, atol=1e-4)
 
+    @pytest.mark.xfail(
+        jax.__version_info__ < (0, 10),
+        reason="JAX 0.9: the derivative evaluates the function once more with an axis of its own, and records do not fit",
+    )
     def test_the_gradient_through_a_root_finder_is_unchanged(self) -> None:
         def root(scale: Any) -> Any:
             def residual(y: Any, scale: Any) -> Any:
