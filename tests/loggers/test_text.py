@@ -118,6 +118,42 @@ def test_resuming_an_empty_run_works(tmp_path, kind):
     assert len(cells(tmp_path) if kind is CsvLogger else lines(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("odd", ["a\rb", "\r", "a\r\nb", "a\r"])
+def test_carriage_returns_stay_in_their_cell(tmp_path, odd):
+    """In keys and in text, also when the file is written anew with more columns, and when it is resumed."""
+    log(CsvLogger, tmp_path, ({odd: 1}, {"step": 0}), ({"t": odd}, {"step": 1}))
+    log(CsvLogger, tmp_path, ({"t": odd}, {"step": 1}), ({"later": 2}, {"step": 2}), if_exists="resume")
+    assert cells(tmp_path) == [
+        {"step": "0", odd: "1", "t": "", "later": ""},
+        {"step": "1", odd: "", "t": odd, "later": ""},
+        {"step": "2", odd: "", "t": "", "later": "2"},
+    ]
+
+
+@pytest.mark.parametrize("record", [{"x": 2}, {"new": 2}], ids=["append", "more columns"])
+@pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
+def test_a_file_that_is_deleted_under_the_writer_is_an_error_and_does_not_come_back(tmp_path, kind, record):
+    with kind(tmp_path) as logger:
+        state = logger.init(jax.random.key(0))
+        logger.log(state, {"x": 1}, step=0)
+        logger.flush()
+        (tmp_path / f"{NAME}{kind.suffix}").unlink()
+        logger.log(state, record, step=1)
+        with pytest.raises(lox.loggers.RecordError, match=f"{NAME}.*was deleted while its run was open"):
+            logger.flush()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [(JsonlLogger, b"{\n"), (JsonlLogger, b"5\n"), (JsonlLogger, b"\xff\n"), (CsvLogger, b"a\n1,2\n")],
+)
+def test_resuming_a_damaged_file_is_an_error_that_names_it(tmp_path, kind, content):
+    (tmp_path / f"{NAME}{kind.suffix}").write_bytes(content)
+    with pytest.raises(lox.loggers.RunFormatError, match=f"{NAME}{kind.suffix} is damaged"):
+        log(kind, tmp_path, ({"x": 1}, {}), if_exists="resume")
+
+
 @hypothesis.given(st.lists(st.floats(width=32), min_size=1))
 def test_float32_is_given_in_few_digits_and_comes_back_exactly(numbers):
     few = np.asarray(numbers, np.float32)

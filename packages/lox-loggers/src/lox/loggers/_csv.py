@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -58,7 +57,7 @@ class CsvWriter(LineWriter):
 
     def _add_columns(self, labels: list[str]) -> None:
         self.flush()
-        with _open(self._file.path) as lines:
+        with self._file.there(), _open(self._file.path) as lines:
             rows = [row + [""] * len(labels) for row in list(csv.reader(lines))[1:]]
         columns = [*self._columns, *labels]
         replace_file(self._file.path, _lines([columns, *rows]).encode("utf-8", "surrogatepass"))
@@ -66,9 +65,17 @@ class CsvWriter(LineWriter):
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    # Python quotes all characters of the terminator, yet before 3.13 no carriage return that is not in it: readers
+    # would take one for the end of a row.
+    written = _Written()
+    csv.writer(written, lineterminator="\r\n").writerows(rows)
+    return "".join([line[:-2] + "\n" for line in written])
+
+
+class _Written(list[str]):
+    """A file, for a csv.writer: the rows as they are written."""
+
+    write = list.append
 
 
 def _cells(column: list[Any]) -> list[Any]:

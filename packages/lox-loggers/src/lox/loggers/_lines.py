@@ -5,12 +5,12 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import lox
-from lox.loggers._errors import RunExistsError
+from lox.loggers._errors import RecordError, RunExistsError, RunFormatError
 from lox.loggers._logger import Logger
 from lox.loggers._resume import Steps
 from lox.loggers._run import Run
@@ -38,12 +38,26 @@ class LineFile:
             return
         data = "".join(self._lines).encode("utf-8", "surrogatepass")
         self._lines, self._length = [], 0
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(self.path, flags, 0o666)
+        with self.there(lost=data.count(b"\n")):
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
         try:
             _append(descriptor, data)
         finally:
             os.close(descriptor)
+
+    @contextlib.contextmanager
+    def there(self, lost: int | None = None) -> Iterator[None]:
+        """For whoever opens the file. It is never made anew, without what was in it before."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            gone = RecordError(
+                f"{self.path} was deleted while its run was open; what is logged to the run from now on would be lost. "
+                "Close the logger before you delete runs."
+            )
+            if lost is not None:
+                gone.lost_records = lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
+            raise gone from error
 
     def cut_back(self) -> None:
         """Forgets what a writer that was killed left of its last line."""
@@ -104,8 +118,14 @@ class LineLogger(Logger):
         self._path(name).unlink()
 
     def written(self, name: str) -> Steps:
-        LineFile(self._path(name)).cut_back()
-        return steps_in(self.read(self._path(name)))
+        path = self._path(name)
+        LineFile(path).cut_back()
+        try:
+            return steps_in(self.read(path))
+        except OSError:
+            raise
+        except Exception as error:  # whatever the parser stumbles over
+            raise RunFormatError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
     def _path(self, name: str) -> Path:
         return self.path / f"{name}{self.suffix}"
