@@ -51,11 +51,23 @@ def stored_dtype(name: str) -> np.dtype:
     return encode(np.empty(0, dtype_of(name))).dtype
 
 
+def may_store(dtype: np.dtype, name: str) -> bool:
+    """Whether a file of this dtype can hold the values that the manifest calls so: it may have been made wider by a writer
+    that was killed before it could say so."""
+    if dtype == stored_dtype(name):
+        return True
+    try:
+        wider = name_of(dtype)
+        return common({name, wider}) == wider
+    except RecordError:
+        return False
+
+
 def decode(stored: np.ndarray, name: str) -> np.ndarray:
     """The array as it was, PRNG keys as their words."""
     dtype = dtype_of(name)
     if stored.dtype != stored_dtype(name):
-        return stored  # made wider by a writer that was killed before it could say so
+        return stored  # made wider: see `may_store`
     return stored if stored.dtype == dtype and not dtype.metadata else stored.view(dtype)
 
 

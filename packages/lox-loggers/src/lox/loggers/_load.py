@@ -13,9 +13,8 @@ import numpy as np
 import lox
 from lox.loggers import _dtypes, _tree
 from lox.loggers._errors import RunFormatError
-from lox.loggers._manifest import FILE, Manifest
-from lox.loggers._npy import load_rows
-from lox.loggers._stored import whole_rows
+from lox.loggers._manifest import FILE, ColumnInfo, Manifest
+from lox.loggers._stored import load_block, row_count
 
 
 @overload
@@ -64,17 +63,22 @@ def _load_run(folder: Path, manifest: Manifest) -> lox.logdict:
     data: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
     for key, info in manifest.logs.items():
-        rows = whole_rows(folder, info)
-        if rows == 0:
+        block = load_block(folder, info)
+        if not row_count(block):
             continue
-        leaves = [
-            (column.path, _dtypes.restore(load_rows(folder / column.file)[:rows], column.dtype))
-            for column in info.values
-        ]
-        data[key] = _tree.tree_of(leaves)
+        data[key] = _tree.tree_of(
+            [(column.path, _restore(folder, column, block[column.path])) for column in info.values]
+        )
         for axis, column in info.steps.items():
-            steps.setdefault(axis, {})[key] = _dtypes.decode(load_rows(folder / column.file)[:rows], column.dtype)
+            steps.setdefault(axis, {})[key] = _dtypes.decode(block[axis], column.dtype)
     return lox.logdict(data, steps=steps, stacked=list(data))
+
+
+def _restore(folder: Path, column: ColumnInfo, rows: np.ndarray) -> Any:
+    try:
+        return _dtypes.restore(rows, column.dtype)
+    except (TypeError, ValueError) as error:  # of JAX, which knows no such keys
+        raise RunFormatError(f"{folder / column.file} does not hold values of dtype {column.dtype}: {error}") from error
 
 
 def stack_runs(runs: Mapping[str, lox.logdict]) -> lox.logdict:

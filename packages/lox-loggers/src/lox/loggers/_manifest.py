@@ -7,18 +7,38 @@ import datetime
 import importlib.metadata
 import json
 import platform
+import reprlib
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lox.loggers import _tree
+import numpy as np
+
+from lox.loggers import _dtypes, _tree
 from lox.loggers._errors import RunFormatError
-from lox.loggers._npy import replace_file
+from lox.loggers._npy import replace_file, temporary
 from lox.loggers._run import Run
 
 FILE = "lox.json"
 FORMAT = 1
+
+# What the fields of the manifest have to be, and those of a key and of a column in it.
+_MANIFEST = {
+    "run": str,
+    "key": list,
+    "process_index": int,
+    "created": str,
+    "order": int,
+    "versions": dict,
+    "logs": dict,
+}
+_KEY = {"values": list, "steps": dict}
+_COLUMN = {"file": str, "dtype": str, "shape": list, "path": list}
+
+# What reading one that is something else comes upon.
+_DAMAGE = (ArithmeticError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
 
 
 @dataclasses.dataclass
@@ -64,19 +84,28 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """The manifest of a run's folder."""
+        file = folder / FILE
+        if not file.is_file():
+            raise RunFormatError(f"{folder} is not a saved run: it has no {FILE}")
         try:
-            data = json.loads((folder / FILE).read_text("utf-8"))
-            if data["format"] != FORMAT:
-                raise RunFormatError(
-                    f"{folder}: written in format {data['format']}, this version of lox-loggers reads {FORMAT}"
-                )
-            logs = {key: _key_info(info) for key, info in data["logs"].items()}
-            head = (data["run"], tuple(data["key"]), data["process_index"], data["created"], data.get("order", 0))
-            return cls(*head, data["versions"], logs)
-        except FileNotFoundError:
-            raise RunFormatError(f"{folder} is not a saved run: it has no {FILE}") from None
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise RunFormatError(f"{folder / FILE} is damaged: {type(error).__name__}: {error}") from error
+            data = json.loads(file.read_bytes())
+            if data["format"] == FORMAT:
+                return cls._parse(data)
+        except _DAMAGE as error:
+            message = f"{file} is damaged, or of another version: {type(error).__name__}: {error}"
+            raise RunFormatError(message) from error
+        raise RunFormatError(
+            f"{file}: written in format {reprlib.repr(data['format'])}, this version of lox-loggers reads {FORMAT}"
+        )
+
+    @classmethod
+    def _parse(cls, data: Mapping[str, Any]) -> Manifest:
+        fields = _fields({"order": 0, **data}, _MANIFEST)
+        logs = {key: _key_info(info) for key, info in fields["logs"].items()}
+        files = [column.file for info in logs.values() for column in info.columns()]
+        if len(set(files)) < len(files):
+            raise ValueError("a file belongs to two columns")
+        return cls(**fields | {"key": tuple(fields["key"]), "logs": logs})
 
     def write(self, folder: Path) -> None:
         """One line for each field and each key, so that people can read it too."""
@@ -100,17 +129,46 @@ def _next_order() -> int:
         return _last_order
 
 
-def _key_info(info: dict[str, Any]) -> KeyInfo:
-    values = [_column(column) for column in info["values"]]
-    return KeyInfo(values, {axis: _column(column) for axis, column in info["steps"].items()})
+def has_begun(folder: Path) -> bool:
+    """Whether there is more in a folder than a writer leaves that was killed before its manifest was there."""
+    return not folder.is_dir() or any(child != temporary(folder / FILE) for child in folder.iterdir())
 
 
-def _column(data: dict[str, Any]) -> ColumnInfo:
-    file = data["file"]
-    if Path(file).name != file or "\\" in file:
-        raise RunFormatError(f"the manifest names {file!r}, which is not a file in the run's folder")
-    path = tuple((kind, name) for kind, name in data["path"])
-    return ColumnInfo(file, data["dtype"], tuple(data["shape"]), path)
+def _fields(data: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    """The fields of an object in the manifest, each of its kind."""
+    fields = {name: data[name] for name in kinds}
+    for name, kind in kinds.items():
+        if not isinstance(fields[name], kind):
+            raise TypeError(f"{name!r} is {reprlib.repr(fields[name])}, which is no {kind.__name__}")
+    return fields
+
+
+def _key_info(data: Mapping[str, Any]) -> KeyInfo:
+    fields = _fields(data, _KEY)
+    values = [_column(column) for column in fields["values"]]
+    try:
+        _tree.tree_of((column.path, column.file) for column in values)
+    except (LookupError, ValueError):
+        raise ValueError("the values of a key are none, or do not fit together") from None
+    return KeyInfo(values, {axis: _column(column) for axis, column in fields["steps"].items()})
+
+
+def _column(data: Mapping[str, Any]) -> ColumnInfo:
+    fields = _fields(data, _COLUMN)
+    file, dtype, shape = fields["file"], fields["dtype"], tuple(fields["shape"])
+    if Path(file).name != file or "\\" in file or not file.endswith(".npy"):
+        raise ValueError(f"{reprlib.repr(file)} is not a file in the run's folder")
+    if _dtypes.name_of(_dtypes.dtype_of(dtype)) != dtype:
+        raise ValueError(f"{reprlib.repr(dtype)} is no dtype that values are stored in")
+    np.empty((0, *shape), _dtypes.stored_dtype(dtype))  # raises if no rows can have that shape
+    return ColumnInfo(file, dtype, shape, tuple(map(_part, fields["path"])))
+
+
+def _part(part: Any) -> tuple[str, str | int]:
+    kind, name = part
+    if not isinstance(kind, str) or not isinstance(name, str | int):
+        raise TypeError(f"{reprlib.repr(part)} leads to no value")
+    return kind, name
 
 
 def _versions() -> dict[str, str]:

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 from pathlib import Path
 
 import numpy as np
 
+from lox.loggers._errors import RunFormatError
+
 _MAGIC = b"\x93NUMPY\x01\x00"
 _COUNT_DIGITS = 16
+_MAPPED_BYTES = 1 << 20  # larger files are mapped, not read
 
 
 class NpyFile:
@@ -34,6 +38,17 @@ class NpyFile:
         """An empty file. It appears under its name only when it can be loaded."""
         file = cls(path, np.dtype(dtype), tuple(shape))
         file._replace(np.empty((0, *file.shape), file.dtype))
+        return file
+
+    @classmethod
+    def open(cls, path: Path, rows: np.ndarray) -> NpyFile:
+        """Goes on behind `rows`, the first ones that the file holds. It is written anew if it is not there, or not laid
+        out as ours are: a count must not be written into somebody else's header."""
+        file = cls(path, rows.dtype, rows.shape[1:])
+        if file._laid_out():
+            file.truncate(len(rows))
+        else:
+            file._replace(rows)
         return file
 
     def write(self, row: int, rows: np.ndarray) -> None:
@@ -60,6 +75,16 @@ class NpyFile:
         self._row_bytes = self.dtype.itemsize * math.prod(self.shape)
         self._replace(rows)
 
+    def _laid_out(self) -> bool:
+        """Whether the file begins with our header, whatever its count."""
+        try:
+            with self.path.open("rb") as stream:
+                there = stream.read(len(self._header))
+        except FileNotFoundError:
+            return False
+        before, behind = slice(self._count_at), slice(self._count_at + _COUNT_DIGITS, None)
+        return (there[before], there[behind]) == (self._header[before], self._header[behind])
+
     def _replace(self, rows: np.ndarray) -> None:
         header = bytearray(self._header)
         header[self._count_at : self._count_at + _COUNT_DIGITS] = _count(len(rows))
@@ -67,16 +92,32 @@ class NpyFile:
 
 
 def load_rows(path: Path) -> np.ndarray:
-    """What plain `np.load` gives, but without a copy of what may be a large file."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False) if os.path.getsize(path) > 1 << 20 else None
-    return np.load(path, allow_pickle=False) if array is None else array
+    """What plain `np.load` gives, but without a copy of what may be a large file; a RunFormatError if it holds no rows.
+
+    The file is mapped first, which takes neither pickles nor archives, and no memory for rows that it only claims.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise RunFormatError(f"{path} is damaged: it is not a file")
+    try:
+        rows = np.lib.format.open_memmap(path, mode="r")
+        len(rows)  # a single value has none
+    except OSError as error:
+        raise RunFormatError(f"{path} cannot be read: {error.strerror}") from error
+    except Exception:  # whatever numpy stumbles over. Not shown: it advises to trust the file
+        raise RunFormatError(f"{path} is damaged: it is not a whole .npy file of numbers or text") from None
+    return rows if rows.nbytes > _MAPPED_BYTES else np.array(rows)
+
+
+def temporary(path: Path) -> Path:
+    """Where a file is written before it is put under its name."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Puts a whole file under its name at once."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    unfinished = temporary(path)
+    unfinished.write_bytes(content)
+    os.replace(unfinished, path)
 
 
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[bytes, int]:

@@ -14,12 +14,11 @@ import lox
 from lox.loggers import _dtypes, _tree
 from lox.loggers._errors import RecordError, RunExistsError, RunFormatError
 from lox.loggers._logger import Logger
-from lox.loggers._manifest import FILE, Manifest
-from lox.loggers._npy import load_rows
+from lox.loggers._manifest import FILE, Manifest, has_begun
 from lox.loggers._records import nbytes
 from lox.loggers._resume import Steps
 from lox.loggers._run import Run
-from lox.loggers._stored import Block, StoredKey, whole_rows
+from lox.loggers._stored import Block, StoredKey, load_block, row_count
 
 # Rows are gathered before they go to disk: so many bytes, or so many writes. `flush` does not wait for it.
 _GATHER_BYTES = 512 * 1024
@@ -46,11 +45,11 @@ class SaveLogger(Logger):
 
     def open(self, run: Run) -> SaveWriter:
         folder = self.path / run.name
-        if run.resume:
+        if run.resume and has_begun(folder):
             return SaveWriter(folder, Manifest.read(folder))
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            folder.mkdir()
+            folder.mkdir(exist_ok=run.resume)
         except FileExistsError:
             raise RunExistsError(f"SaveLogger: {folder} exists already") from None
         manifest = Manifest.of(run)
@@ -62,17 +61,15 @@ class SaveLogger(Logger):
 
     def remove(self, name: str) -> None:
         folder = self.path / name
-        if not (folder / FILE).is_file():
+        if has_begun(folder) and not (folder / FILE).is_file():
             raise RunFormatError(f"SaveLogger: {folder} is not a saved run (it has no {FILE}), so it is not replaced")
-        shutil.rmtree(folder)
+        _remove(folder)
 
     def written(self, name: str) -> Steps:
         folder = self.path / name
-        steps = {}
-        for key, info in Manifest.read(folder).logs.items():
-            rows = whole_rows(folder, info)
-            steps[key] = {axis: load_rows(folder / column.file)[:rows] for axis, column in info.steps.items()}
-        return steps
+        logs = Manifest.read(folder).logs if has_begun(folder) else {}
+        blocks = {key: load_block(folder, info) for key, info in logs.items()}
+        return {key: {axis: blocks[key][axis] for axis in info.steps} for key, info in logs.items()}
 
 
 class SaveWriter:
@@ -106,7 +103,7 @@ class SaveWriter:
             with failures.of(0):  # the rows can be written all the same, and the manifest with the next ones
                 self._write_manifest()
         for stored, block in ready:
-            with failures.of(len(next(iter(block.values())))):
+            with failures.of(row_count(block)):
                 stored.append(block)
         failures.raise_first()
 
@@ -166,6 +163,16 @@ class _Failures:
         if self._first is not None:
             self._first.lost_records = self._lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
             raise self._first
+
+
+def _remove(folder: Path) -> None:
+    """Deletes a run; its manifest last, so that what is left if we are killed meanwhile can be replaced or resumed."""
+    for child in folder.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        elif child.name != FILE:
+            child.unlink()
+    shutil.rmtree(folder)
 
 
 def _block(key: str, parts: Sequence[lox.logdict], alike: bool, joined: dict[Any, np.ndarray]) -> Block:

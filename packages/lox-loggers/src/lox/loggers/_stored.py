@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from lox.loggers import _dtypes, _names
-from lox.loggers._errors import RecordError
-from lox.loggers._manifest import ColumnInfo, KeyInfo
+from lox.loggers._errors import RecordError, RunFormatError
+from lox.loggers._manifest import FILE, ColumnInfo, KeyInfo
 from lox.loggers._npy import NpyFile, load_rows
 
 # Rows for each column of a key: values by the path to the leaf, a tuple, and steps by axis, a str.
@@ -25,7 +24,7 @@ class StoredKey:
         self.info = info
         self.changed = False  # the manifest does not know it yet
         self._key = key
-        self._columns: dict[Any, ColumnInfo] = {column.path: column for column in info.values} | info.steps
+        self._columns = _columns(info)
         self._files = files
         self._rows = rows
 
@@ -49,18 +48,13 @@ class StoredKey:
     @classmethod
     def open(cls, folder: Path, key: str, info: KeyInfo) -> StoredKey:
         """Continues where all files are whole: one that is ahead of the others is cut back."""
-        rows = whole_rows(folder, info)
-        stored = cls(key, info, {}, rows)
+        block = load_block(folder, info)
+        stored = cls(key, info, {}, row_count(block))
         for name, column in stored._columns.items():
-            there = load_rows(folder / column.file) if (folder / column.file).exists() else None
-            if there is None:
-                dtype = _dtypes.stored_dtype(column.dtype)
-                stored._files[name] = NpyFile.create(folder / column.file, dtype, column.shape)
-                continue
-            if there.dtype != _dtypes.stored_dtype(column.dtype):
-                column.dtype, stored.changed = _dtypes.name_of(there.dtype), True
-            stored._files[name] = NpyFile(folder / column.file, there.dtype, there.shape[1:])
-            stored._files[name].truncate(rows)
+            rows = block[name]
+            if rows.dtype != _dtypes.stored_dtype(column.dtype):
+                column.dtype, stored.changed = _dtypes.name_of(rows.dtype), True
+            stored._files[name] = NpyFile.open(folder / column.file, rows)
         return stored
 
     def fit(self, block: Block) -> None:
@@ -79,7 +73,7 @@ class StoredKey:
             self._widen(name, _dtypes.name_of(rows.dtype))
 
     def append(self, block: Block) -> None:
-        rows = len(next(iter(block.values())))
+        rows = row_count(block)
         for name, column in self._columns.items():
             array = block[name]
             if _dtypes.name_of(array.dtype) != column.dtype:
@@ -102,15 +96,34 @@ class StoredKey:
         self.changed = True
 
 
-def whole_rows(folder: Path, info: KeyInfo) -> int:
-    """How many rows all files of a key have: a writer that was killed may have got further with some."""
-    rows = math.inf
-    for column in info.columns():
-        try:
-            rows = min(rows, len(load_rows(folder / column.file)))
-        except FileNotFoundError:
-            return 0
-    return int(rows)
+def load_block(folder: Path, info: KeyInfo) -> Block:
+    """The rows that all files of a key have, as they are stored: a writer that was killed may have got further with
+    some."""
+    block = {name: _load_column(folder, column) for name, column in _columns(info).items()}
+    rows = min(map(len, block.values()))
+    return {name: column[:rows] for name, column in block.items()}
+
+
+def row_count(block: Block) -> int:
+    return len(next(iter(block.values())))
+
+
+def _columns(info: KeyInfo) -> dict[Any, ColumnInfo]:
+    return {column.path: column for column in info.values} | info.steps
+
+
+def _load_column(folder: Path, column: ColumnInfo) -> np.ndarray:
+    path = folder / column.file
+    try:
+        rows = load_rows(path)
+    except FileNotFoundError:  # a writer that was killed had not come to it
+        return np.empty((0, *column.shape), _dtypes.stored_dtype(column.dtype))
+    if rows.shape[1:] != column.shape or not _dtypes.may_store(rows.dtype, column.dtype):
+        raise RunFormatError(
+            f"{path} is damaged: it holds values of dtype {rows.dtype} and shape {rows.shape[1:]}, {FILE} tells of "
+            f"{column.dtype} and {column.shape}"
+        )
+    return rows
 
 
 def _describe(names: Iterable[Any]) -> str:
