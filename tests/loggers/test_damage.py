@@ -88,6 +88,14 @@ def test_a_run_is_deleted_such_that_what_is_left_of_it_can_be_replaced(run, monk
 # Files that others wrote.
 
 
+def test_a_link_to_a_run_is_not_replaced(run, tmp_path):
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / NAME).symlink_to(run)
+    with pytest.raises(RunFormatError, match="is a link, so it is not replaced"):
+        log(tmp_path / "linked", range(1), if_exists="replace")
+    assert load(run)["x"].tolist() == ROWS
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_file_that_was_written_again_by_numpy_is_gone_on_with(tmp_path, order):
     """Its header is laid out in another way, so that a count of rows must not be written into it."""

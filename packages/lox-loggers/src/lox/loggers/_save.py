@@ -61,8 +61,9 @@ class SaveLogger(Logger):
 
     def remove(self, name: str) -> None:
         folder = self.path / name
-        if has_begun(folder) and not (folder / FILE).is_file():
-            raise RunFormatError(f"SaveLogger: {folder} is not a saved run (it has no {FILE}), so it is not replaced")
+        if folder.is_symlink() or (has_begun(folder) and not (folder / FILE).is_file()):
+            why = "is a link" if folder.is_symlink() else f"is not a saved run (it has no {FILE})"
+            raise RunFormatError(f"SaveLogger: {folder} {why}, so it is not replaced")
         _remove(folder)
 
     def written(self, name: str) -> Steps:
