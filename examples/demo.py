@@ -17,7 +17,7 @@ import lox
 import lox.loggers
 
 LAYERS = (2, 32, 32, 1)
-LEARNING_RATE, MOMENTUM = 0.05, 0.9
+LEARNING_RATE, MOMENTUM = 0.01, 0.9
 
 
 def spirals(key, points):
