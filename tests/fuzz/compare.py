@@ -170,10 +170,10 @@ def delivered_rows(deliveries: list[lox.logdict]) -> dict[str, list[Any]]:
 
 
 def canonical(record: Any) -> str:
-    parts = [
-        {name: np.asarray(x).astype(np.complex128).round(4).tolist() for name, x in part.items()} for part in record
-    ]
-    return repr(parts)
+    def plain(x: Any) -> Any:
+        return (np.asarray(x).astype(np.complex128).round(4) + 0).tolist()  # the sign of a zero is the arithmetic's
+
+    return repr([{name: plain(x) for name, x in part.items()} for part in record])
 
 
 def check_delivered(
