@@ -108,13 +108,7 @@ def test_a_disk_without_room(backend: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["run", "folder"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_deleted_under_the_writer_is_an_error(
-    backend: str, what: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if what == "run" and backend in ("csv", "jsonl"):
-        request.applymarker(
-            pytest.mark.xfail(reason="the file is made anew in silence, that of csv without its header")
-        )
+def test_what_is_deleted_under_the_writer_is_an_error(backend: str, what: str, tmp_path: Path) -> None:
     logger = make(backend, tmp_path / "runs")
     states = [logger.init(jax.random.key(seed)) for seed in range(2)]
     for state in states:

@@ -34,7 +34,7 @@ def test_kill_9_at_a_random_moment(server: Server, backend: str, mode: str, tmp_
     assert one.killed == plan.lives
 
 
-@pytest.mark.parametrize("operation", [2, 6, 12])
+@pytest.mark.parametrize("operation", [2, 4, 5, 12])
 def test_kill_9_at_a_file_operation(server: Server, backend: str, operation: int, tmp_path: Path) -> None:
     plan = Plan(backend, operation, "log", size=3, late=True, checkpoint=True, lives=1, completed=True)
     one = Round(server, plan, tmp_path / "runs")
