@@ -390,7 +390,7 @@ def test_trim_of_traced_logs_says_so():
 
 @pytest.mark.parametrize(
     ("misspelled", "meant"),
-    [({"wheer": jnp.bool_(True)}, "where"), ({"reduse": "mean"}, "reduce"), ({"tag": "train"}, "tags")],
+    [({"wheer": jnp.bool_(True)}, "where"), ({"reduc": "mean"}, "reduce"), ({"tag": "train"}, "tags")],
 )
 def test_a_misspelled_option_of_log_is_not_taken_for_a_step_axis(misspelled, meant):
     with raises(TypeError, "step axis", f"did you mean {meant}="):

@@ -77,8 +77,11 @@ def test_lanes_with_a_step_that_cannot_be_stored_lose_only_that_record(tmp_path)
     logger = TensorBoardLogger(tmp_path, step_axis="time")
     states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2))
     names = [run.name for run in logger.runs]
-    for time in (0.0, 1.5, 2.0):
-        jax.vmap(lambda s, t: logger.log(s, {"x": t}, time=t))(states, jnp.array([0.0, time]))
+
+    def record(state, times):
+        jax.lax.scan(lambda _, time: (logger.log(state, {"x": time}, time=time), None), None, times)
+
+    jax.vmap(record)(states, jnp.array([[0.0, 0.0, 0.0], [0.0, 1.5, 2.0]]))
     with pytest.raises(RecordError, match="1.5"):
         logger.close()
     assert [step for step, _ in scalars(tmp_path / names[1])["x"]] == [0, 2]
