@@ -20,6 +20,10 @@ class TestWandbLogger(LoggerContract):
     def make(self, folder: Path, **options: Any) -> WandbLogger:
         return WandbLogger(project="contract", mode="offline", path=folder, **options)
 
+    def test_what_cannot_be_written_does_not_go_unnoticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lox.wandb._disk._PATIENCE", 3.0)  # it is not going to be written later either
+        super().test_what_cannot_be_written_does_not_go_unnoticed()
+
     @pytest.mark.parametrize("transform", ["spool", "tap"])
     def test_vmapped_runs_get_their_own_lane(self, transform: str) -> None:
         """As in the suite, which asks `logger.runs` for their keys: here they are wandb's own, and have names only."""
