@@ -20,10 +20,10 @@ def modules():
     return sorted(info.name for info in pkgutil.walk_packages(lox.__path__, "lox."))
 
 
+@pytest.mark.usefixtures("no_server")
 @pytest.mark.parametrize("name", modules())
 def test_the_examples_in_docstrings_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "offline")
     module = importlib.import_module(name)
     names = {"lox": lox, "jax": jax, "jnp": jnp, "np": np}
     report = []

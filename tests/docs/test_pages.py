@@ -33,10 +33,9 @@ def evaluate(page: Path):
 
 
 @pytest.fixture
-def away(tmp_path, monkeypatch):
+def away(tmp_path, monkeypatch, no_server):
     """A page's examples write where nothing is, and to no server."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "offline")
     return tmp_path
 
 
