@@ -20,6 +20,15 @@ def nobody_is_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.chdir(tmp_path)  # where wandb writes if it is not told where
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """wandb reads its environment once in a process: whatever else is tested there has to read it anew."""
+    yield
+    import wandb
+
+    wandb.teardown()
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Makes offline loggers in `tmp_path`, and closes them."""
