@@ -86,17 +86,20 @@ def _save(folder: Path, quick: bool) -> Iterator[Figure]:
 
     thunks = {
         "save, blocks of 128": _writing(logger.open(Run("blocks")), TABLES),
-        "save, row by row": _delivering(logger),
+        "save, row by row": _writing(logger.open(Run("rows")), SINGLE),
+        "save, row by row through the queue": _delivering(logger),
         "file.write": raw_blocks,
     }
     per = {"save, blocks of 128": BLOCK * BLOCKS, "save, row by row": ROWS, "file.write": BLOCK * BLOCKS}
+    per["save, row by row through the queue"] = ROWS
     if not quick:
         thunks["np.save of all so far"] = _np_save_loop(folder)
         per["np.save of all so far"] = BLOCK * BLOCKS
     samples = in_turns(thunks, seconds=3, wait=False, per=per)
     fields = {"topic": "backends", "case": "8 scalars"}
     yield _rate(samples, "save, blocks of 128", "file.write", target=0.3, **fields)
-    yield _rate(samples, "save, row by row", "file.write", **fields)
+    for rows in ("save, row by row", "save, row by row through the queue"):
+        yield _rate(samples, rows, "file.write", **fields)
     if not quick:
         yield _rate(samples, "save, blocks of 128", "np.save of all so far", **fields)
     raw.close()

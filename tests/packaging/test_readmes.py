@@ -1,4 +1,4 @@
-"""The examples of the packages' own READMEs, which the index shows, and the backend that CONTRIBUTING.md shows."""
+"""The examples of the packages' own READMEs, which the index shows."""
 
 import re
 
