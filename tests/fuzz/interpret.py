@@ -134,6 +134,13 @@ def _dynamic_slice(eqn: Any, x: Array, *starts: Array) -> list[Array]:
     return [x[tuple(slice(s, s + k) for s, k in zip(places, sizes, strict=True))]]
 
 
+def _pad(eqn: Any, x: Array, fill: Array) -> list[Array]:
+    if any(low < 0 or high < 0 or inner for low, high, inner in eqn.params["padding_config"]):
+        return _bind(eqn, x, fill)
+    around = [(low, high) for low, high, _ in eqn.params["padding_config"]]
+    return [np.pad(x, around, constant_values=fill)]
+
+
 def _iota(eqn: Any) -> list[Array]:
     p = eqn.params
     shape = [1] * len(p["shape"])
@@ -217,6 +224,8 @@ RULES: dict[str, Callable[..., list[Array]]] = {
     "copy": _plain(lambda x: x),
     "stop_gradient": _plain(lambda x: x),
     "select_n": _plain(_select),
+    "complex": _plain(lambda real, imag: real + 1j * imag),
+    "clamp": _plain(lambda low, x, high: np.clip(x, low, high)),
     "convert_element_type": _convert,
     "bitcast_convert_type": _bitcast,
     "div": _divide,
@@ -231,6 +240,7 @@ RULES: dict[str, Callable[..., list[Array]]] = {
     "reduce_max": _reduce(np.max),
     "reduce_min": _reduce(np.min),
     "slice": _slice,
+    "pad": _pad,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _update,
     "iota": _iota,
