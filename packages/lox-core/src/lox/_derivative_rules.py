@@ -30,7 +30,7 @@ Array = Any
 def evaluate_call(collector: Collector, jaxpr: Any, context: Context, args: list[Array]) -> Any:
     inner = Frame(context)
     outs = collector.run(jaxpr, args, inner)
-    return outs, (inner.state, inner.rows)
+    return outs, (inner.state, inner.rows.flat())
 
 
 def _evaluate_rule(
@@ -78,7 +78,7 @@ def _fit(rows: Rows, expected: Rows) -> Rows | None:
 def _outline(rows: Rows) -> dict[str, Any]:
     return {
         key: [
-            (chunk.length, tuple(axis for axis, _ in chunk.steps), [np.shape(array) for array in chunk.arrays()])
+            (chunk.lengths, tuple(axis for axis, _ in chunk.steps), [np.shape(array) for array in chunk.arrays()])
             for chunk in chunks
         ]
         for key, chunks in rows.items()
@@ -91,7 +91,7 @@ def _describe(rows: Rows) -> str:
 
 def _describe_key(item: tuple[str, tuple[Chunk, ...]]) -> str:
     key, chunks = item
-    shapes = {np.shape(leaf)[int(chunk.length is not None) :] for chunk in chunks for leaf in chunk.leaves}
+    shapes = {np.shape(leaf)[len(chunk.lengths) :] for chunk in chunks for leaf in chunk.leaves}
     of_shape = "" if shapes == {()} else f" of shape {' and '.join(map(str, sorted(shapes)))}"
     return f"{key!r} x {sum(chunk.rows for chunk in chunks)}{of_shape}"
 

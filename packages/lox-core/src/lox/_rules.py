@@ -176,13 +176,13 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     )
     frame.state.update(state)
     tree, layout = structure
-    frame.rows.extend(_flatten_iterations(tree.unflatten(layout.unpack(packed)), length, reverse))
+    frame.rows.extend(_of_iterations(tree.unflatten(layout.unpack(packed)), length, reverse))
     return [*carried, *ys]
 
 
 def _from_inner_loops(rows: Rows) -> set[int]:
     """Rows that a loop inside returned. A few of them are not worth packing: the loop took longer than writing them."""
-    inner = {id(array) for (chunk,) in rows.values() if chunk.length is not None for array in chunk.arrays()}
+    inner = {id(array) for (chunk,) in rows.values() if chunk.lengths for array in chunk.arrays()}
     return inner if len(inner) <= _FEW_OUTPUTS else set()
 
 
@@ -203,20 +203,18 @@ def _is_scalar_code(jaxpr: Any) -> bool:
     )
 
 
-def _flatten_iterations(rows: Rows, length: int, reverse: bool) -> Rows:
-    """Rows with the iterations leading become rows in the order in which the program made them."""
-    seen: dict[tuple[int, int | None], Array] = {}
+def _of_iterations(rows: Rows, length: int, reverse: bool) -> Rows:
+    """Rows with the iterations leading, in the order in which the program made them."""
+    seen: dict[int, Array] = {}
 
-    def once(array: Array, k: int | None) -> Array:
-        # One array can be both: a record, and the records of a loop over it that JAX handed on.
-        if (id(array), k) not in seen:
-            turned = jax.lax.rev(array, (0,)) if reverse else array
-            seen[id(array), k] = turned if k is None else jax.lax.reshape(turned, (length * k, *array.shape[2:]))
-        return seen[id(array), k]
+    def in_order(array: Array) -> Array:
+        if reverse and id(array) not in seen:
+            seen[id(array)] = jax.lax.rev(array, (0,))
+        return seen[id(array)] if reverse else array
 
     return Rows(
         {
-            key: (chunk.replace([once(a, chunk.length) for a in chunk.arrays()], length * chunk.rows),)
+            key: (chunk.replace([*map(in_order, chunk.arrays())], (length, *chunk.lengths)),)
             for key, (chunk,) in rows.items()
         }
     )
@@ -272,7 +270,7 @@ def _run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
             alive = frame.alive & (index == i) if collector.tracks_lanes else frame.alive
             inner = Frame(frame.context(numbers, state=state, alive=alive))
             outs = collector.body(branches[i], list(args), inner)
-            rows = inner.rows.stack(looped)
+            rows = inner.rows.stack(looped).flat()
             shapes.append(rows)
             # Plain lists: the branches must agree in structure, also where their keys share steps differently.
             return outs, inner.state, {key: rows[key][0].arrays() for key in sorted(rows)}
@@ -283,7 +281,7 @@ def _run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
         index, [make(i) for i in range(len(branches))], frame.context(numbers).state, *operands
     )
     frame.state.update(state)
-    frame.rows.extend(Rows({key: (chunk.replace(arrays[key], chunk.length),) for key, (chunk,) in shapes[0].items()}))
+    frame.rows.extend(Rows({key: (chunk.replace(arrays[key], chunk.lengths),) for key, (chunk,) in shapes[0].items()}))
     return outs
 
 

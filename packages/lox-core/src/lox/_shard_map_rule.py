@@ -59,7 +59,7 @@ def run(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> li
         local = jax.tree.map(lambda s: s.reshape(s.shape[len(axes) :]), state)
         inner = Frame(dataclasses.replace(context, state=local))
         outs = collector.body(jaxpr, args, inner)
-        arrays, tree = jax.tree.flatten(inner.rows.stack())
+        arrays, tree = jax.tree.flatten(inner.rows.stack().flat())
         structure[:] = [tree]
 
         def lead(array: Array) -> Array:
@@ -100,7 +100,7 @@ def _records_first(rows: Rows, num_axes: int) -> Rows:
     moved: dict[int, Array] = {}
 
     def move(array: Array, chunk: Chunk) -> Array:
-        if chunk.length is None:
+        if not chunk.lengths:
             return array
         if id(array) not in moved:
             moved[id(array)] = jnp.moveaxis(array, num_axes, 0)
@@ -108,7 +108,7 @@ def _records_first(rows: Rows, num_axes: int) -> Rows:
 
     return Rows(
         {
-            key: tuple(chunk.replace([move(a, chunk) for a in chunk.arrays()], chunk.length) for chunk in chunks)
+            key: tuple(chunk.replace([move(a, chunk) for a in chunk.arrays()], chunk.lengths) for chunk in chunks)
             for key, chunks in rows.items()
         }
     )

@@ -166,7 +166,7 @@ def assemble(plan: Plan, frame: Frame) -> logdict:
 
 
 def _from_rows(plan: KeyPlan, chunks: tuple[Chunk, ...], join: SharedJoin) -> logdict:
-    stacked = len(chunks) > 1 or chunks[0].length is not None
+    stacked = len(chunks) > 1 or bool(chunks[0].lengths)
     chunk = join(chunks) if stacked else chunks[0]
     return logdict._make(
         {plan.key: plan.tree.unflatten(chunk.leaves)},
