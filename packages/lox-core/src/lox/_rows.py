@@ -2,7 +2,7 @@
 
 ``Rows`` holds, for each key, the records so far as chunks: single records, or stacks of them that a loop returned.
 It is a pytree with static structure, so that it passes through ``jit``, ``scan`` and ``cond`` as an ordinary output.
-Arrays that several keys share (the steps of their record) are one leaf.
+Arrays that several keys share (the steps of their record, the words that a loop packed their values into) are one leaf.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from lox._words import Column, Layout
+
 Array = Any
 
 
@@ -23,7 +25,7 @@ Array = Any
 class Chunk:
     """One record, or those of nested loops: the first axes of its arrays are then the iterations, outermost first.
 
-    They become one axis at the end, so that nothing is reshaped at every level.
+    They become one axis at the end, and what is packed is taken apart there: not at every level.
     """
 
     leaves: tuple[Array, ...]
@@ -71,9 +73,41 @@ class Rows(dict[str, tuple[Chunk, ...]]):
         join = SharedJoin()
 
         def flat(chunk: Chunk) -> Chunk:
-            return join((chunk,)) if len(chunk.lengths) > 1 else chunk
+            return join((chunk,)) if chunk.lengths else chunk
 
         return Rows({key: tuple(map(flat, chunks)) for key, chunks in self.items()})
+
+    def of_inner_loops(self) -> set[int]:
+        """The ids of the arrays that loops inside have returned."""
+        chunks = [chunk for chunks in self.values() for chunk in chunks if chunk.lengths]
+        return {id(_carrier(array)) for chunk in chunks for array in chunk.arrays()}
+
+    def of_iterations(self, length: int, reverse: bool) -> Rows:
+        """Rows with the iterations of a loop leading, in the order in which the program made them."""
+        turned: dict[int, Array] = {}
+
+        def in_order(array: Array) -> Array:
+            if not reverse:
+                return array
+            if isinstance(array, Column):
+                return Column(in_order(array.words), array.layout, array.place)
+            if id(array) not in turned:
+                turned[id(array)] = lax.rev(array, (0,))
+            return turned[id(array)]
+
+        return Rows(
+            {
+                key: tuple(
+                    chunk.replace([*map(in_order, chunk.arrays())], (length, *chunk.lengths)) for chunk in chunks
+                )
+                for key, chunks in self.items()
+            }
+        )
+
+
+def _carrier(array: Array | Column) -> Array:
+    """The array that a value is, or lies in."""
+    return array.words if isinstance(array, Column) else array
 
 
 class SharedJoin:
@@ -81,6 +115,7 @@ class SharedJoin:
 
     def __init__(self) -> None:
         self._joined: dict[Any, Array] = {}
+        self._unpacked: dict[Any, dict[int, Array]] = {}
 
     def __call__(self, chunks: tuple[Chunk, ...]) -> Chunk:
         columns = zip(*(chunk.arrays() for chunk in chunks), strict=True)
@@ -88,50 +123,79 @@ class SharedJoin:
         arrays = [self._join(column, lengths) for column in columns]
         return chunks[0].replace(arrays, (sum(chunk.rows for chunk in chunks),))
 
-    def _join(self, column: tuple[Array, ...], lengths: tuple[tuple[int, ...], ...]) -> Array:
+    def _join(self, column: tuple[Array | Column, ...], lengths: tuple[tuple[int, ...], ...]) -> Array:
         # Not the arrays alone: one can be both a record and a stack of them.
-        label = (tuple(map(id, column)), lengths)
+        label = (tuple(map(_identity, column)), lengths)
         if label not in self._joined:
-            numpy = all(isinstance(x, np.ndarray) for x in column)
-            parts = [_with_record_axis(x, of, numpy) for x, of in zip(column, lengths, strict=True)]
-            concatenate = np.concatenate if numpy else lax.concatenate
+            parts = [self._with_record_axis(x, of) for x, of in zip(column, lengths, strict=True)]
+            concatenate = np.concatenate if all(isinstance(x, np.ndarray) for x in parts) else lax.concatenate
             self._joined[label] = parts[0] if len(parts) == 1 else concatenate(parts, 0)
         return self._joined[label]
 
+    def _with_record_axis(self, array: Array | Column, lengths: tuple[int, ...]) -> Array:
+        if isinstance(array, Column):
+            label = (id(array.words), array.layout, lengths)
+            if label not in self._unpacked:
+                self._unpacked[label] = array.unpack(self._with_record_axis(array.words, lengths))
+            return self._unpacked[label][array.place]
+        if len(lengths) == 1:
+            return array
+        shape = (math.prod(lengths), *np.shape(array)[len(lengths) :])
+        return array.reshape(shape) if isinstance(array, np.ndarray) else lax.reshape(array, shape)
 
-def _with_record_axis(array: Array, lengths: tuple[int, ...], numpy: bool) -> Array:
-    if len(lengths) == 1:
-        return array
-    shape = (math.prod(lengths), *np.shape(array)[len(lengths) :])
-    return np.reshape(array, shape) if numpy else lax.reshape(array, shape)
+
+def _identity(array: Array | Column) -> Any:
+    return (id(array.words), array.layout, array.place) if isinstance(array, Column) else id(array)
+
+
+# --- Rows as a pytree ------------------------------------------------------------------------------------------------
+
+# Where the value of a leaf is: the number of an array, and its place in it where that is a word vector.
+Where = tuple[int, tuple[Layout, int] | None]
 
 
 def _flatten(rows: Rows) -> tuple[list[Array], Any]:
-    places: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     distinct: list[Array] = []
-    structure = []
-    for key, chunks in rows.items():
-        described = []
-        for chunk in chunks:
-            indices = []
-            for array in chunk.arrays():
-                if id(array) not in places:
-                    places[id(array)] = len(distinct)
-                    distinct.append(array)
-                indices.append(places[id(array)])
-            axes = tuple(axis for axis, _ in chunk.steps)
-            described.append((len(chunk.leaves), axes, chunk.where is not None, chunk.lengths, tuple(indices)))
-        structure.append((key, tuple(described)))
-    return distinct, tuple(structure)
+
+    def where(array: Array | Column) -> Where:
+        carrier = _carrier(array)
+        if id(carrier) not in numbers:
+            numbers[id(carrier)] = len(distinct)
+            distinct.append(carrier)
+        return numbers[id(carrier)], (array.layout, array.place) if isinstance(array, Column) else None
+
+    structure = tuple(
+        (
+            key,
+            tuple(
+                (
+                    len(chunk.leaves),
+                    tuple(axis for axis, _ in chunk.steps),
+                    chunk.where is not None,
+                    chunk.lengths,
+                    tuple(map(where, chunk.arrays())),
+                )
+                for chunk in chunks
+            ),
+        )
+        for key, chunks in rows.items()
+    )
+    return distinct, structure
 
 
 def _unflatten(structure: Any, arrays: Any) -> Rows:
     arrays = list(arrays)
+
+    def at(where: Where) -> Array | Column:
+        number, place = where
+        return arrays[number] if place is None else Column(arrays[number], *place)
+
     rows = Rows()
     for key, described in structure:
         chunks = []
-        for num_leaves, axes, masked, lengths, indices in described:
-            rest = [arrays[i] for i in indices]
+        for num_leaves, axes, masked, lengths, places in described:
+            rest = [*map(at, places)]
             steps = tuple(zip(axes, rest[num_leaves:], strict=False))
             chunks.append(Chunk(tuple(rest[:num_leaves]), steps, rest[-1] if masked else None, lengths))
         rows[key] = tuple(chunks)

@@ -166,8 +166,9 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
         rows = inner.rows.stack()
         arrays, tree = jax.tree.flatten(rows)
         limit = 0 if separate and len(arrays) <= _FUSED_OUTPUTS else MAX_PACKED_ELEMENTS
-        # An input that is an output as well, such as the step, costs nothing: JAX hands it on.
-        layout = Layout.of(arrays, limit, apart={*map(id, x), *_from_inner_loops(rows)})
+        # An input that is an output as well, such as the step, costs nothing: JAX hands it on. What a loop inside has
+        # returned it has packed as it should be, and that loop took longer than writing its rows.
+        layout = Layout.of(arrays, limit, apart={*map(id, x), *rows.of_inner_loops()})
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 
@@ -176,17 +177,9 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     )
     frame.state.update(state)
     tree, layout = structure
-    frame.rows.extend(_of_iterations(tree.unflatten(layout.unpack(packed)), length, reverse))
+    frame.rows.extend(tree.unflatten(layout.columns(packed)).of_iterations(length, reverse))
     return [*carried, *ys]
 
-
-def _from_inner_loops(rows: Rows) -> set[int]:
-    """Rows that a loop inside returned. A few of them are not worth packing: the loop took longer than writing them."""
-    inner = {id(array) for (chunk,) in rows.values() if chunk.lengths for array in chunk.arrays()}
-    return inner if len(inner) <= _FEW_OUTPUTS else set()
-
-
-_FEW_OUTPUTS = 4
 
 # A body of scalar arithmetic becomes one kernel, which writes a few outputs as cheaply as one; packing would only add
 # the work of taking them apart. Any other body has a kernel for each output.
@@ -200,23 +193,6 @@ def _is_scalar_code(jaxpr: Any) -> bool:
         and (eqn.primitive.name == "jit" or not any(compat.all_jaxprs_in_params(eqn.params)))
         and all(map(_is_scalar_code, compat.all_jaxprs_in_params(eqn.params)))
         for eqn in body.eqns
-    )
-
-
-def _of_iterations(rows: Rows, length: int, reverse: bool) -> Rows:
-    """Rows with the iterations leading, in the order in which the program made them."""
-    seen: dict[int, Array] = {}
-
-    def in_order(array: Array) -> Array:
-        if reverse and id(array) not in seen:
-            seen[id(array)] = jax.lax.rev(array, (0,))
-        return seen[id(array)] if reverse else array
-
-    return Rows(
-        {
-            key: (chunk.replace([*map(in_order, chunk.arrays())], (length, *chunk.lengths)),)
-            for key, (chunk,) in rows.items()
-        }
     )
 
 

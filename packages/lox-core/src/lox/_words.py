@@ -107,6 +107,12 @@ class Layout:
         """The inverse of ``pack``; leading axes (records) are kept."""
         return self._take_apart(arrays, _columns, _from_words)
 
+    def columns(self, arrays: Sequence[Any]) -> list[Any]:
+        """What ``unpack`` returns, but packed leaves stay where they are until somebody wants them."""
+        words = arrays[0] if any(self.packed) else None
+        large = iter(arrays[1:] if any(self.packed) else arrays)
+        return [Column(words, self, i) if packed else next(large) for i, packed in enumerate(self.packed)]
+
     def unpack_numpy(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         leaves = self._take_apart(arrays, _columns_numpy, _from_words_numpy)
         if any(self.impls):
@@ -121,6 +127,24 @@ class Layout:
             decode(next(small), shape, dtype) if packed else next(large)
             for shape, dtype, packed in zip(self.shapes, self.dtypes, self.packed, strict=True)
         ]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Column:
+    """A leaf that still lies in a word vector: leaf ``place`` of ``layout``."""
+
+    words: Any
+    layout: Layout
+    place: int
+
+    def unpack(self, words: Any) -> dict[int, Any]:
+        """All leaves in ``words``, by place."""
+        places = [i for i, packed in enumerate(self.layout.packed) if packed]
+        columns = _columns(words, self.layout._sizes())
+        return {
+            i: _from_words(column, self.layout.shapes[i], self.layout.dtypes[i])
+            for i, column in zip(places, columns, strict=True)
+        }
 
 
 # --- device ----------------------------------------------------------------------------------------------------------
