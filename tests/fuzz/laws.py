@@ -113,10 +113,9 @@ def check_inner_taps(case: Case, run: Run) -> None:
     by_call: dict[Any, list[Row]] = {}
     for tap, row in run.tapped:
         if not (row.explicit or tap.explicit_only):
-            # In a vmap, each lane is a run of its own.
-            label = ("lanes", row.lanes) if tap.depth else (tap.number, ())
-            by_call.setdefault((*label, tap.options, row.key), []).append(row)
-    for (*_, options, key), rows in by_call.items():
+            # In a vmap, each lane makes a call of its own.
+            by_call.setdefault((tap.number, tap.options, row.key), []).append(row)
+    for (_, options, key), rows in by_call.items():
         interval = dict(options).get("interval", 1)
         expected.setdefault(key, []).extend(expect.gather_lanes(rows)[::interval])
     check_delivered(list(case.sink), expected, "inner tap", ordered=False)

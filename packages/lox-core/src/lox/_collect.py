@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,14 +116,18 @@ class Collector:
         body, consts = compat.open_jaxpr(jaxpr)
         env: dict[Any, Array] = dict(zip(body.constvars, consts, strict=False))
         env.update(zip(body.invars, args, strict=True))
-        for eqn in body.eqns:
-            invals = [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in eqn.invars]
-            if eqn.primitive is log_p:
-                self._mark(eqn, invals, frame)
-                continue
-            with compat.source_context(eqn), eqn.ctx.manager:
-                outs = self._step(eqn, invals, frame)
-            env.update(zip(eqn.outvars, outs, strict=True))
+        name_stack = compat.current_name_stack()
+        # The settings under which equations were traced are mostly those of their neighbours.
+        for settings, eqns in itertools.groupby(body.eqns, key=lambda eqn: eqn.ctx):
+            with settings.manager:
+                for eqn in eqns:
+                    invals = [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in eqn.invars]
+                    if eqn.primitive is log_p:
+                        self._mark(eqn, invals, frame)
+                        continue
+                    with compat.source_context(eqn, name_stack):
+                        outs = self._step(eqn, invals, frame)
+                    env.update(zip(eqn.outvars, outs, strict=True))
         return [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in body.outvars]
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:

@@ -131,5 +131,5 @@ def _shared(primitive: Any, params: Any, context: _Context) -> Callable[..., Seq
 def _bind(eqn: Any, literals: tuple[Any, ...], *variables: Array) -> Sequence[Array]:
     rest = iter(variables)
     invals = [next(rest) if literal is None else literal.val for literal in literals]
-    with compat.source_context(eqn), eqn.ctx.manager:
+    with compat.source_context(eqn, compat.current_name_stack()), eqn.ctx.manager:
         return compat.bind_eqn(eqn, invals)

@@ -442,10 +442,14 @@ def define_transpose(primitive: Any, rule: Callable[..., Any]) -> None:
     ad.primitive_transposes[primitive] = rule
 
 
-def source_context(eqn: Any) -> Any:
+current_name_stack = _source_info_util.current_name_stack
+
+
+def source_context(eqn: Any, outer_stack: Any) -> Any:
     """Name stack and traceback of the code that an equation was traced from."""
-    stack = _source_info_util.current_name_stack() + eqn.source_info.name_stack
-    return _source_info_util.user_context(eqn.source_info.traceback, name_stack=stack)
+    source = eqn.source_info
+    stack = outer_stack + source.name_stack if source.name_stack.stack else outer_stack
+    return _source_info_util.user_context(source.traceback, name_stack=stack)
 
 
 def all_jaxprs_in_params(params: dict[str, Any]) -> Iterator[Any]:

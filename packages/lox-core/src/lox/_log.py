@@ -59,8 +59,9 @@ def log(
     record = _check(data, where, tags, reduce, prefix, explicit, steps)
     if marks_are_wanted():
         record.bind(record.mark.keys)
-    values = {prefix + key: value for key, value in data.items()}
-    return logdict(values, steps={axis: dict.fromkeys(values, step) for axis, step in steps.items()})
+    values = {prefix + key: value for key, value in data.items()} if prefix else data
+    axes = {axis: dict.fromkeys(values, step) for axis, step in steps.items()} if values else {}
+    return logdict._make(values, axes, dict.fromkeys(values, 1), frozenset(), {})
 
 
 def log_grad(
@@ -104,7 +105,7 @@ def _check(
     data: Any, where: Any, tags: Any, reduce: Any, prefix: str, explicit: bool, steps: Mapping[str, Any]
 ) -> Record:
     site = _call_site()
-    if not isinstance(data, Mapping):
+    if type(data) is not dict and not isinstance(data, Mapping):
         raise LogTypeError(f"lox.log at {site}: expected a mapping of names to values, got {type(data).__name__}")
     trees, leaves = [], {}
     for key, value in data.items():
@@ -116,7 +117,7 @@ def _check(
                 f"lox.log at {site}: {key!r} has no value ({type(value).__name__}); leave the key out where it has none"
             )
         trees.append(tree)
-        leaves[prefix + key] = [_as_array(leaf, f"{key!r}", site) for leaf in flat]
+        leaves[prefix + key] = [_as_array(leaf, key, site) for leaf in flat]
     mark = Mark(
         site=site,
         keys=tuple(leaves),
@@ -131,7 +132,7 @@ def _check(
     return Record(mark, None if where is None else _as_condition(where, site), checked_steps, leaves)
 
 
-def _as_array(leaf: Any, what: str, site: str) -> Any:
+def _as_array(leaf: Any, name: str, site: str, what: str = "{!r}") -> Any:
     if isinstance(leaf, jax.Array):
         return leaf
     if isinstance(leaf, (bool, int, float, complex)):
@@ -142,25 +143,25 @@ def _as_array(leaf: Any, what: str, site: str) -> Any:
         return jnp.asarray(leaf) if marks_are_wanted() else leaf
     kind = f"numpy {leaf.dtype}" if isinstance(leaf, (np.ndarray, np.generic)) else type(leaf).__name__
     raise LogTypeError(
-        f"lox.log at {site}: {what} has a value of type {kind}; log arrays or numbers, or pytrees of them"
+        f"lox.log at {site}: {what.format(name)} has a value of type {kind}; log arrays or numbers, or pytrees of them"
     )
 
 
 def _as_step(step: Any, axis: str, site: str) -> Any:
-    what = f"step axis {axis!r}"
+    what = "step axis {!r}"
     if isinstance(step, (str, bool)) or getattr(step, "dtype", None) == np.bool_:
         # Every keyword that is not an option is a step axis, also a misspelled option.
         meant = difflib.get_close_matches(axis, _OPTIONS, n=1)
         hint = f"; did you mean {meant[0]}=?" if meant else f"; the options of lox.log are {', '.join(_OPTIONS)}"
-        raise LogTypeError(f"lox.log at {site}: {what} must be a number, got {step!r}{hint}")
-    array = _as_array(step, what, site)
+        raise LogTypeError(f"lox.log at {site}: {what.format(axis)} must be a number, got {step!r}{hint}")
+    array = _as_array(step, axis, site, what)
     if np.shape(array) != ():
-        raise LogTypeError(f"lox.log at {site}: {what} must be a scalar, got shape {np.shape(array)}")
+        raise LogTypeError(f"lox.log at {site}: {what.format(axis)} must be a scalar, got shape {np.shape(array)}")
     return array
 
 
 def _as_condition(where: Any, site: str) -> Any:
-    array = _as_array(where, "`where`", site)
+    array = _as_array(where, "where", site, "`{}`")
     dtype = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
     if np.shape(array) != () or dtype != np.bool_:
         raise LogTypeError(f"lox.log at {site}: `where` must be a boolean scalar, got {dtype}{list(np.shape(array))}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,8 +47,7 @@ class Mark:
         return dataclasses.replace(self, keys=keys, trees=trees)
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     """The operands of a mark, or their types, with names."""
 
     mark: Mark

@@ -17,7 +17,7 @@ import fnmatch
 import functools
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,14 +97,21 @@ class SpoolOptions:
     capacity: int | None
 
 
-@dataclasses.dataclass(frozen=True)
-class KeyPlan:
+class Type(NamedTuple):
+    """What the records of a leaf or a step have in common."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Any = None  # how it is split between devices, if its type says so
+
+
+class KeyPlan(NamedTuple):
     """The types of one key's records, and how they are kept."""
 
     key: str
     tree: Any
-    leaves: tuple[Aval, ...]
-    steps: tuple[tuple[str, Aval], ...]
+    leaves: tuple[Type, ...]
+    steps: tuple[tuple[str, Type], ...]
     usage: Usage
     reduction: Reduction
 
@@ -186,7 +193,7 @@ def _kinds(plan: KeyPlan, options: SpoolOptions) -> list[Any]:
 
 def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None] | None:
     usage = plan.usage
-    if usage.count is None:
+    if usage.records is None:
         if options.capacity is None:
             raise _dynamic_error(plan)
         return options.capacity, options.capacity
@@ -194,7 +201,7 @@ def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None
         return options.capacity, options.capacity
     # Rows that are folded as well go to a store of their own: what leaves a body as rows would be folded twice.
     if usage.masked or plan.reduction.reducers or ((options.interval or 1) > 1 and usage.looped_or_repeated):
-        return -(-usage.count // (options.interval or 1)), None
+        return -(-usage.records // (options.interval or 1)), None
     return None
 
 
@@ -211,7 +218,7 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) ->
     else:
         rows, capacity = kind
         store = RingStore(rows, leaves, steps, options.interval or 1)
-        bounded = any(plan.usage.count is None or plan.usage.masked for plan in plans)
+        bounded = any(plan.usage.records is None or plan.usage.masked for plan in plans)
     return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh)
 
 
@@ -227,15 +234,16 @@ def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
     return plans[0].usage.uses[0].mesh
 
 
-def _local(aval: Aval, mesh: tuple[int, ...]) -> Aval:
-    return Aval(aval.shape[len(mesh) :], aval.dtype, sharding=None if mesh else aval.sharding)
+def _local(whole: Type, mesh: tuple[int, ...]) -> Aval:
+    """The type on one device."""
+    return Aval(whole.shape[len(mesh) :], whole.dtype, sharding=None if mesh else whole.sharding)
 
 
 def _static_count(plans: tuple[KeyPlan, ...], options: SpoolOptions) -> int | None:
     usage = plans[0].usage
-    if usage.count is None or usage.masked:
+    if usage.records is None or usage.masked:
         return None
-    return -(-usage.count // (options.interval or 1))
+    return -(-usage.records // (options.interval or 1))
 
 
 def _dynamic_error(plan: KeyPlan) -> DynamicCountError:
@@ -265,11 +273,11 @@ def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
     for other in usage.uses[1:]:
         _check_fit(key, first, other)
     leaves = tuple(
-        Aval(leaf.shape, _promote(key, [use.leaves[i] for use in usage.uses], usage), sharding=compat.split_of(leaf))
+        Type(leaf.shape, _promote(key, [use.leaves[i] for use in usage.uses], usage), compat.split_of(leaf))
         for i, leaf in enumerate(first.leaves)
     )
     steps = tuple(
-        (axis, Aval(aval.shape, _promote(axis, [dict(use.steps)[axis] for use in usage.uses], usage)))
+        (axis, Type(aval.shape, _promote(axis, [dict(use.steps)[axis] for use in usage.uses], usage)))
         for axis, aval in first.steps
     )
     return KeyPlan(key, first.tree, leaves, steps, usage, _reduction(key, usage, default))
@@ -292,7 +300,7 @@ def _check_fit(key: str, first: Use, other: Use) -> None:
 
 
 def _promote(name: str, avals: list[Any], usage: Usage) -> Any:
-    if len({aval.dtype for aval in avals}) == 1:
+    if len(avals) == 1 or len({aval.dtype for aval in avals}) == 1:
         return avals[0].dtype
     try:
         return jnp.result_type(*[_weakly_typed(aval) for aval in avals])
@@ -311,6 +319,8 @@ def _weakly_typed(aval: Any) -> Any:
 
 
 def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
+    if len(usage.uses) == 1:
+        return usage.uses[0].mark.reduce or default or KEEP_ALL
     chosen = [(use.mark.reduce or default or KEEP_ALL, use.mark.site) for use in usage.uses]
     for how, site in chosen[1:]:
         if how != chosen[0][0]:

@@ -96,26 +96,35 @@ class _Running:
             return self.pair[0], self.pair[1]
         return lax.real(self.pair), lax.imag(self.pair)
 
+    # In terms of lax: this is traced for every record, and each operator of an array is a jitted function of its own.
+
     def add(self, value: Array) -> _Running:
         high, low = self.parts()
         value = lax.convert_element_type(value, high.dtype)
-        count = self.count + 1
+        count = lax.add(self.count, np.int32(1))
+        number = lax.expand_dims(lax.convert_element_type(count, high.dtype), tuple(range(np.ndim(high))))
         # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last
         # place.
-        number = lax.convert_element_type(count, _real(high.dtype))
-        step = ((value - high) - low) / number + low
-        new_high = high + step
+        step = lax.add(lax.div(lax.sub(lax.sub(value, high), low), number), low)
+        new_high = lax.add(high, step)
         # Where it is no longer finite, the differences would turn inf into nan.
-        finite = jnp.isfinite(new_high)
+        finite = _is_finite(new_high)
         # Two large values of different signs: their difference overflows, their mean does not.
-        apart = high + (value / number - high / number)
-        new_low = lax.select(finite, step - (new_high - high), jnp.zeros_like(step))
-        new_high = lax.select(finite, new_high, lax.select(jnp.isfinite(apart), apart, high + value))
-        return _Running(count, _join(new_high, new_low), self.dtype)
+        apart = lax.add(high, lax.sub(lax.div(value, number), lax.div(high, number)))
+        new_low = lax.select(finite, lax.sub(step, lax.sub(new_high, high)), lax.full_like(step, 0))
+        infinite = lax.select(_is_finite(apart), apart, lax.add(high, value))
+        return _Running(count, _join(lax.select(finite, new_high, infinite), new_low), self.dtype)
 
     def value(self) -> Array:
         high, low = self.parts()
-        return jnp.where(self.count == 0, jnp.nan, high + low)
+        mean = lax.add(high, low)
+        return lax.select(lax.eq(self.count, np.int32(0)), lax.full_like(mean, np.nan), mean)
+
+
+def _is_finite(x: Array) -> Array:
+    if np.dtype(x.dtype).kind == "c":
+        return lax.bitwise_and(lax.is_finite(lax.real(x)), lax.is_finite(lax.imag(x)))
+    return lax.is_finite(x)
 
 
 def _join(high: Array, low: Array) -> Array:
@@ -134,7 +143,7 @@ class _Mean(_Builtin):
         return state.add(value)
 
     def finish(self, state: _Running) -> Array:
-        return state.value().astype(_result_float(state.dtype))
+        return lax.convert_element_type(state.value(), _result_float(state.dtype))
 
 
 class _Std(_Builtin):
@@ -149,9 +158,12 @@ class _Std(_Builtin):
         mean, variance = state
         new_mean = mean.add(value)
         (high, low), (new_high, new_low) = mean.parts(), new_mean.parts()
-        value = value.astype(high.dtype)
-        before, after = (value - high) - low, (value - new_high) - new_low
-        return new_mean, variance.add((before * after.conj()).real)
+        value = lax.convert_element_type(value, high.dtype)
+        before = lax.sub(lax.sub(value, high), low)
+        after = lax.sub(lax.sub(value, new_high), new_low)
+        if np.dtype(high.dtype).kind == "c":
+            return new_mean, variance.add(lax.real(lax.mul(before, lax.conj(after))))
+        return new_mean, variance.add(lax.mul(before, after))
 
     def finish(self, state: Any) -> Array:
         mean, variance = state
@@ -174,12 +186,13 @@ class _Sum(_Builtin):
 
     def update(self, state: Any, value: Array) -> Any:
         total, rest = state
-        value = value.astype(total.dtype)
+        value = lax.convert_element_type(value, total.dtype)
         if not jnp.issubdtype(total.dtype, jnp.inexact):
-            return total + value, rest
-        term = value + rest
-        new_total = total + term
-        return new_total, jnp.where(jnp.isfinite(new_total), term - (new_total - total), 0).astype(total.dtype)
+            return lax.add(total, value), rest
+        term = lax.add(value, rest)
+        new_total = lax.add(total, term)
+        lost = lax.sub(term, lax.sub(new_total, total))
+        return new_total, lax.select(_is_finite(new_total), lost, lax.full_like(lost, 0))
 
     def finish(self, state: Any) -> Array:
         return state[0]
@@ -187,7 +200,7 @@ class _Sum(_Builtin):
 
 class _Extreme(_Builtin):
     def __init__(self, largest: bool) -> None:
-        self._pick = jnp.maximum if largest else jnp.minimum
+        self._pick = lax.max if largest else lax.min
         self._largest = largest
 
     def init(self, aval: Any) -> Array:
@@ -215,7 +228,7 @@ class _Count(_Builtin):
 
     def update(self, state: Array, value: Array) -> Array:
         del value
-        return state + 1
+        return lax.add(state, np.int32(1))
 
 
 class _First(_Builtin):
@@ -224,7 +237,7 @@ class _First(_Builtin):
 
     def update(self, state: Any, value: Array) -> Any:
         seen, first = state
-        return jnp.ones((), bool), jnp.where(seen, first, value)
+        return jnp.ones((), bool), lax.select(seen, first, value)
 
     def finish(self, state: Any) -> Array:
         return state[1]

@@ -7,10 +7,9 @@ Arrays that several keys share (the steps of their record, the words that a loop
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,8 +20,7 @@ from lox._words import Column, Layout
 Array = Any
 
 
-@dataclasses.dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """One record, or those of nested loops: the first axes of its arrays are then the iterations, outermost first.
 
     They become one axis at the end, and what is packed is taken apart there: not at every level.

@@ -33,10 +33,7 @@ def mesh_sizes(eqn: Any) -> tuple[int, ...]:
 def usages(eqn: Any, survey: Survey) -> Usages:
     sizes = mesh_sizes(eqn)
     body = survey(eqn.params["jaxpr"]).usages
-    return {
-        key: dataclasses.replace(usage, uses=tuple(_on_mesh(use, sizes) for use in usage.uses))
-        for key, usage in body.items()
-    }
+    return {key: usage._replace(uses=tuple(_on_mesh(use, sizes) for use in usage.uses)) for key, usage in body.items()}
 
 
 def _on_mesh(use: Use, sizes: tuple[int, ...]) -> Use:
@@ -44,7 +41,7 @@ def _on_mesh(use: Use, sizes: tuple[int, ...]) -> Use:
         return compat.ShapedArray(sizes + tuple(aval.shape), aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
     steps = tuple((axis, grow(aval)) for axis, aval in use.steps)
-    return dataclasses.replace(use, leaves=tuple(map(grow, use.leaves)), steps=steps, mesh=sizes + use.mesh)
+    return use._replace(leaves=tuple(map(grow, use.leaves)), steps=steps, mesh=sizes + use.mesh)
 
 
 def run(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:

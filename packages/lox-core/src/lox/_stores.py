@@ -48,7 +48,13 @@ class Store(Protocol):
 def select(keep: Array | None, new: Any, old: Any) -> Any:
     if keep is None:
         return new
-    return jax.tree.map(lambda a, b: jnp.where(keep, a, b), new, old)
+
+    def one(a: Any, b: Any) -> Array:
+        alike = isinstance(a, jax.Array) and isinstance(b, jax.Array) and jax.typeof(a) == jax.typeof(b)
+        # What somebody's own reducer returns may be a number, or of another type: promotion is jnp's.
+        return lax.select(keep, a, b) if alike else jnp.where(keep, a, b)
+
+    return jax.tree.map(one, new, old)
 
 
 def _cast(array: Array, aval: Aval) -> Array:
@@ -175,8 +181,9 @@ class RingStore:
         seen, buffers = state
         count, rows = _kept(seen, self.every), max(self.rows, 1)
         # Once the ring is full, the oldest record is the one that would be overwritten next.
-        oldest = jnp.where(count > rows, jnp.remainder(count, rows), 0)
-        order = jnp.remainder(oldest + jnp.arange(self.rows, dtype=jnp.int32), rows)
+        full = lax.gt(count, np.int32(rows))
+        oldest = lax.select(full, lax.rem(count, np.int32(rows)), lax.full_like(count, 0))
+        order = lax.rem(lax.add(lax.expand_dims(oldest, (0,)), lax.iota(np.int32, self.rows)), np.int32(rows))
         arrays = self.layout.unpack([buffer[order] for buffer in buffers])
         return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], count)
 
@@ -188,16 +195,16 @@ def _due(seen: Array, every: int, keep: Array | None) -> Array | None:
     """Whether the next record is stored; None: yes."""
     if every == 1:
         return keep
-    due = lax.rem(seen, np.int32(every)) == 0
-    return due if keep is None else due & keep
+    due = lax.eq(lax.rem(seen, np.int32(every)), np.int32(0))
+    return due if keep is None else lax.bitwise_and(due, keep)
 
 
 def _count(seen: Array, keep: Array | None) -> Array:
-    return seen + 1 if keep is None else seen + lax.convert_element_type(keep, np.int32)
+    return lax.add(seen, np.int32(1) if keep is None else lax.convert_element_type(keep, np.int32))
 
 
 def _kept(seen: Array, every: int) -> Array:
-    return seen if every == 1 else lax.div(seen + np.int32(every - 1), np.int32(every))
+    return seen if every == 1 else lax.div(lax.add(seen, np.int32(every - 1)), np.int32(every))
 
 
 def _empty(aval: Aval) -> Array:

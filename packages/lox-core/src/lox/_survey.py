@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from lox import _jax_compat as compat
 from lox._mark import Mark, Record, log_p
 
+# Made for every mark of a program: named tuples are made faster than dataclasses.
 
-@dataclasses.dataclass(frozen=True)
-class Use:
+
+class Use(NamedTuple):
     """One mark of a key, with the types of its leaves and steps."""
 
     mark: Mark
@@ -29,12 +30,11 @@ class Use:
     types: tuple[Any, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """How a program, or a part of it, records one key."""
 
     uses: tuple[Use, ...]
-    count: int | None  # None: not known before the program runs
+    records: int | None  # how many; None: not known before the program runs
     looped: bool
     masked: bool
     why: str | None  # why the count is not known
@@ -45,16 +45,16 @@ class Usage:
     @property
     def is_certain(self) -> bool:
         """Whether each of its marks is reached, and equally often, whatever the values are."""
-        return self.count is not None and not self.masked and not self.branched
+        return self.records is not None and not self.masked and not self.branched
 
     @property
     def looped_or_repeated(self) -> bool:
-        return self.looped or self.count != 1
+        return self.looped or self.records != 1
 
     def then(self, other: Usage) -> Usage:
         return Usage(
             self.uses + tuple(use for use in other.uses if use not in self.uses),
-            None if self.count is None or other.count is None else self.count + other.count,
+            None if self.records is None or other.records is None else self.records + other.records,
             self.looped or other.looped,
             self.masked or other.masked,
             self.why or other.why,
@@ -63,11 +63,11 @@ class Usage:
         )
 
     def times(self, length: int) -> Usage:
-        count = None if self.count is None else self.count * length
-        return dataclasses.replace(self, count=count, looped=True)
+        count = None if self.records is None else self.records * length
+        return self._replace(records=count, looped=True)
 
     def unbounded(self, why: str) -> Usage:
-        return dataclasses.replace(self, count=None, looped=True, why=self.why or why)
+        return self._replace(records=None, looped=True, why=self.why or why)
 
 
 Usages = dict[str, Usage]
@@ -91,6 +91,7 @@ class Survey:
         self._read: dict[int, tuple[Any, Summary]] = {}
         self._marked: dict[int, tuple[Any, bool]] = {}
         self._calls: dict[int, tuple[Any, int]] = {}
+        self._selected: dict[int, tuple[Mark, tuple[str, ...]]] = {}
 
     def __call__(self, jaxpr: Any) -> Summary:
         body, _ = compat.open_jaxpr(jaxpr)
@@ -100,7 +101,10 @@ class Survey:
         return self._read[id(body)][1]
 
     def selected(self, mark: Mark) -> tuple[str, ...]:
-        return tuple(key for key in mark.keys if self._selects(mark, key))
+        if id(mark) not in self._selected:
+            keys = tuple(key for key in mark.keys if self._selects(mark, key))
+            self._selected[id(mark)] = (mark, keys)
+        return self._selected[id(mark)][1]
 
     def _summarise(self, body: Any) -> Summary:
         usages: Usages = {}
@@ -122,14 +126,14 @@ class Survey:
         return Summary(_with_multiplicity(usages, marks), frozenset(folded))
 
     def _use(self, eqn: Any, index: int, body: Any, segment: int, marks: Counter[Any]) -> Usages:
-        avals = [var.aval for var in eqn.invars]
-        record, types = Record.of(eqn.params["mark"], avals), tuple((aval.shape, aval.dtype) for aval in avals)
-        mark = record.mark
+        avals, mark = [var.aval for var in eqn.invars], eqn.params["mark"]
+        record, types = Record.of(mark, avals), tuple((aval.shape, aval.dtype) for aval in avals)
+        selected = self.selected(mark)
         # Records with steps or a condition of their own are together only if they are one mark.
         place = (id(body), segment, index if mark.axes or mark.masked else None)
         found = {}
         for key, tree in zip(mark.keys, mark.trees, strict=True):
-            if self._selects(mark, key):
+            if key in selected:
                 use = Use(mark, tuple(record.leaves[key]), tuple(record.steps.items()), tree, types=types)
                 marks[key, place] += 1
                 found[key] = Usage((use,), 1, False, mark.masked, None, frozenset([place]))
@@ -174,7 +178,7 @@ def _with_multiplicity(usages: Usages, marks: Counter[Any]) -> Usages:
             repeated.setdefault(key, {})[place] = times
     for key, places in repeated.items():
         profile = frozenset((place, places[place]) if place in places else place for place in usages[key].profile)
-        usages[key] = dataclasses.replace(usages[key], profile=profile)
+        usages[key] = usages[key]._replace(profile=profile)
     return usages
 
 
@@ -191,11 +195,11 @@ def in_branches(branches: list[Usages]) -> Usages:
     total = in_sequence(branches)
     merged = {}
     for key, usage in total.items():
-        counts = [branch[key].count if key in branch else 0 for branch in branches]
+        counts = [branch[key].records if key in branch else 0 for branch in branches]
         if None not in counts and len(set(counts)) == 1 and all(key in branch for branch in branches):
-            merged[key] = dataclasses.replace(usage, count=counts[0], branched=True)
+            merged[key] = usage._replace(records=counts[0], branched=True)
         else:
-            merged[key] = dataclasses.replace(usage, count=None, looped=True, why=_difference(key, branches))
+            merged[key] = usage._replace(records=None, looped=True, why=_difference(key, branches))
     return merged
 
 
@@ -205,7 +209,7 @@ def _difference(key: str, branches: list[Usages]) -> str:
         if key not in branch:
             lines.append(f"branch {i} does not record it")
         else:
-            count = branch[key].count
+            count = branch[key].records
             times = "a number of times that is not known" if count is None else f"{count} time{'s' * (count != 1)}"
             sites = ", ".join(dict.fromkeys(use.mark.site for use in branch[key].uses))
             lines.append(f"branch {i} records it {times} ({sites})")
