@@ -14,7 +14,7 @@ import lox.loggers
 from benchmarks import ppo
 from benchmarks.harness import Figure, in_turns
 
-SEEDS, UPDATES = 64, 8
+SEEDS, UPDATES = 64, 2
 
 
 def marked(training: ppo.Training) -> ppo.Training:
@@ -62,7 +62,7 @@ def figures(quick: bool) -> Iterator[Figure]:
             variants = _variants(logger, write)
             slow = {name: variants[name] for name in ("debug.callback", "no logging")}
             del variants["debug.callback"]
-            samples, beside = in_turns(variants, seconds=20), in_turns(slow, seconds=5, rounds=3)
+            samples, beside = in_turns(variants, seconds=60), in_turns(slow, seconds=5, rounds=3)
     case = f"PPO, {SEEDS} seeds, {UPDATES} updates, 9 scalars"
     updates = samples.median("no logging") / UPDATES
     note = f"{updates * 1e3:.0f} ms an update"

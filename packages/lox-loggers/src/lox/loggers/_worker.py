@@ -27,8 +27,8 @@ Task = Callable[[], None]
 # deliveries of large arrays must not eat the memory that the training needs.
 MAX_BYTES = 256 * 1024 * 1024
 
-# Of one processor, the thread takes a hundredth, as long as nothing gets older than half a second.
-_REST = 100
+# Of one processor, the thread takes a third of a hundredth, as long as nothing gets older than half a second.
+_REST = 300
 _MAX_REST = 0.5  # seconds
 
 
