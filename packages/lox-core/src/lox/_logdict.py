@@ -362,6 +362,9 @@ def _to_plain(leaf: Any) -> Any:
 # children: the values in key order, the distinct step arrays, the counts that are arrays.
 
 
+_new, _update = dict.__new__, dict.update
+
+
 class _Layout(tuple[Any, ...]):
     """The aux data: keys, {axis: {key: which step array}}, counts or which of the arrays they are, stacked keys, bounds.
 
@@ -378,14 +381,16 @@ class _Layout(tuple[Any, ...]):
         self._only_values = not self.num_steps and not self._counted
 
     def fill(self, children: Iterable[Any]) -> logdict:
-        logs = logdict.__new__(logdict)
-        logs._counts, logs._stacked, logs._bounds = self._counts.copy(), self.stacked, self._bounds.copy()
-        if self._only_values:
-            dict.update(logs, zip(self.keys, children, strict=True))
-            logs._steps = {axis: {} for axis, _ in self._steps}
+        logs = _new(logdict)
+        logs._counts = self._counts.copy()
+        logs._stacked = self.stacked
+        logs._bounds = self._bounds.copy() if self._bounds else {}
+        if self._only_values:  # the case that a call of a tiny program would notice
+            _update(logs, zip(self.keys, children))  # noqa: B905 (JAX has counted them)
+            logs._steps = {axis: {} for axis, _ in self._steps} if self._steps else {}
             return logs
         children = list(children)
-        dict.update(logs, zip(self.keys, children, strict=False))
+        _update(logs, zip(self.keys, children, strict=False))
         num_values = len(self.keys)
         logs._steps = {axis: {key: children[num_values + i] for key, i in places} for axis, places in self._steps}
         for key, i in self._counted:
