@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import lox
+from lox._host import Receiver
 from tests.corpus import LANES, PROGRAMS, X
 
 ARGUMENT = jnp.asarray(X)
@@ -259,3 +261,25 @@ def test_functions_that_were_transformed_are_not_kept_alive():
     jax.clear_caches()
     gc.collect()
     assert alive() is None
+
+
+def test_a_jitted_function_that_is_tapped_for_a_logger_is_traced_once_for_all_python_numbers():
+    """The operands of the receiver, which change from logger state to logger state, are arguments of the program."""
+    traces, got = [], []
+
+    @functools.partial(jax.jit, static_argnums=1, donate_argnums=0)
+    def step(x, scale, i):
+        traces.append(None)
+        lox.log({"x": x}, step=i)
+        return x * scale
+
+    def handle(delivery):
+        got.append((int(delivery.operands), float(delivery.logs["x"]), int(delivery.logs.step["x"])))
+
+    for run in range(3):
+        tapped = lox.tap(step, Receiver(handle, jnp.int32(run)))
+        for i in range(4):
+            tapped(jnp.float32(1 + i), 2, i)
+    jax.effects_barrier()
+    assert got == [(run, 1.0 + i, i) for run in range(3) for i in range(4)]
+    assert len(traces) == 1

@@ -1,9 +1,13 @@
 """What a backend's author can get wrong is told at once, and by name."""
 
+import warnings
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import lox
 import lox.loggers
 from lox.loggers import LoggerLoadError, LoggerOptionError, MemoryLogger, RunFormatError
 from tests.loggers.recording import Collecting
@@ -81,3 +85,42 @@ def test_steps_that_do_not_belong_together_are_told_when_the_run_is_opened():
         "Uneven.written('0000000000000000') tells steps of 'loss' that do not belong together: 3 along 'step', "
         "2 along 'epoch'. Row i of all axes of a key is the record i"
     )
+
+
+@pytest.mark.parametrize("name", ["log", "flush", "spool", "init", "runs"])
+def test_an_attribute_that_would_hide_a_method_is_refused(name):
+    class Mine(Collecting):
+        def __init__(self, **options):
+            super().__init__(**options)
+            setattr(self, name, 3)
+
+    with pytest.raises(LoggerOptionError, match=f"Mine has an attribute '{name}', which Logger has for itself"):
+        Mine()
+
+
+@pytest.mark.parametrize("told", [None, {"a": [1, 2]}, [1, 2]])
+def test_written_that_tells_something_else_is_named(told):
+    class Mine(Collecting):
+        def exists(self, name):
+            return True
+
+        def written(self, name):
+            return told
+
+    with Mine(if_exists="resume") as logger, pytest.raises(RunFormatError, match="Mine.written.*{key: {axis: steps}}"):
+        logger.init(jax.random.key(0))
+
+
+def test_a_writer_gets_the_number_of_its_rows_as_counts():
+    """Not that of the records behind a reduction, or before a bound."""
+
+    def some(xs):
+        jax.lax.map(lambda x: lox.log({"all": x, "mean": x}, where=x > 0, reduce=None), xs)
+
+    for options, rows in (({"reduce": "mean"}, 1), ({"capacity": 2}, 2), ({}, 4)):
+        with Collecting() as logger, warnings.catch_warnings(action="ignore"):  # that a bound drops some
+            logger.spool(some, logger.init(jax.random.key(0)), **options)(jnp.arange(5.0))
+            logger.flush()
+            (written,) = [call[2] for call in logger.calls if call[0] == "write"]
+        assert written.counts == {"all": rows, "mean": rows}
+        assert len(written["all"]) == rows

@@ -213,7 +213,7 @@ def test_a_failure_shows_what_was_compared_and_resume_says_why_it_is_skipped(pyt
         """
     )
     result = pytester.runpytest("-rs", "-k", "resume or after_flush", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=1, failed=1, skipped=2)
+    result.assert_outcomes(passed=1, failed=1, skipped=4)
     result.stdout.fnmatch_lines(["*assert (*3*1.0*) == (*3*0.5*)"])
     result.stdout.fnmatch_lines(["*written tells no steps, so all records were written again"])
 

@@ -247,3 +247,23 @@ def test_threads_may_close_at_the_same_time():
         thread.join()
     assert [call[0] for call in logger.calls].count("close") == 1
     assert sum(len(call[2]["x"]) for call in logger.calls if call[0] == "write") == 10
+
+
+@pytest.mark.parametrize("how", ["last", "mean", "max", ("mean", "count")])
+def test_a_reduction_of_no_records_is_no_record(how):
+    def rollout(length):
+        def step(total, i):
+            lox.log({"return": total}, where=(i + 1) % length == 0, step=i)
+            lox.log({"always": total}, step=i)
+            return total + 1.0, None
+
+        return jax.lax.scan(step, 0.0, jnp.arange(10))[0]
+
+    with lox.loggers.MemoryLogger() as logger:
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2))
+        jax.vmap(lambda state, n: logger.spool(rollout, state, reduce=how)(n))(states, jnp.array([5, 50]))
+        logger.flush()
+        ended, never = logger.logs.values()
+    assert list(ended) == ["return", "always"]
+    assert ended.step["return"].tolist() == [9]
+    assert list(never) == ["always"]

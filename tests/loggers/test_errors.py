@@ -176,3 +176,34 @@ def test_records_that_a_capacity_dropped_are_told_once(lanes, tmp_path):
         with pytest.warns(LoggerWarning, match=r"'eval' had 5 records, of which capacity=2 kept the last 2") as caught:
             run_twice()
         assert len(caught) == 1
+
+
+def test_a_failure_in_a_jitted_loop_is_told_once_before_anybody_calls_the_logger(caplog):
+    logger = Failing()
+    step = jax.jit(lambda state, x: logger.spool(lambda x: lox.log({"x": x}), state)(x))
+    state = logger.init(jax.random.key(0))
+    for _ in range(3):
+        jax.block_until_ready(step(state, jnp.ones(1)))
+        jax.effects_barrier()
+    wait_until(lambda: caplog.records)
+    (told,) = caplog.records
+    assert told.name == "lox.loggers"
+    assert "Failing: writing to run" in told.getMessage()
+    assert "no space left" in told.getMessage()
+    with pytest.raises(OSError, match="no space left"):
+        logger.close()
+
+
+@pytest.mark.parametrize(
+    ("record", "steps", "what"),
+    [
+        ({"x": 1}, {"epoch": None}, "the step 'epoch' must be a number; got None"),
+        ({"x": 1}, {"epoch": "warmup"}, "the step 'epoch' must be a number; got 'warmup'"),
+        ({"x": {1: 2, "a": 3}}, {}, "the value of 'x' is no pytree"),
+    ],
+)
+def test_what_is_no_record_is_named(record, steps, what):
+    with lox.loggers.MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        with pytest.raises(lox.loggers.LoggerStateError, match=what):
+            logger.log(state, record, **steps)

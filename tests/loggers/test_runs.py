@@ -168,3 +168,14 @@ def test_a_run_that_exists_is_an_error_whatever_on_error_says(on_error, tmp_path
     with pytest.raises(lox.loggers.RunExistsError, match="if_exists='new'"):
         logger.init(jax.random.key(0))
     logger.close()
+
+
+def test_odd_steps_are_told_apart_on_resume(tmp_path):
+    """nan, the infinities and large numbers are steps like any other; 0.0 and -0.0 are one."""
+    for steps in ([float("nan"), 1.0], [0.0, float("inf"), float("nan"), 1e300], [-0.0, 1e300, -float("inf"), 2**53]):
+        with lox.loggers.SaveLogger(tmp_path, if_exists="resume") as logger:
+            state = logger.init(jax.random.key(0))
+            for step in steps:
+                logger.log(state, {"a": 1.0}, step=np.float64(step))
+    (logs,) = lox.loggers.load(tmp_path).values()
+    assert str(logs.step["a"].tolist()) == "[nan, 1.0, 0.0, inf, 1e+300, -inf, 9007199254740992.0]"

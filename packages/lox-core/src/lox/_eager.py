@@ -22,19 +22,28 @@ Array = Any
 
 
 def dispatcher(fun: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any] | None:
-    """``run(fun, args, kwargs)`` jitted as ``fun`` is, or None where ``fun`` is not jitted, or in a special way."""
+    """``run(fun, operands, args, kwargs)``, as a function of ``(operands, *args, **kwargs)`` jitted as ``fun`` is; None
+    where ``fun`` is not jitted, or in a special way."""
     options = compat.jit_options(fun)
     if options is None:
         return None
+    for name in ("static_argnums", "donate_argnums"):
+        options[name] = tuple(place + 1 if place >= 0 else place for place in options[name])  # the operands come first
     # Held weakly: this is remembered as long as `fun` lives.
     reference = weakref.ref(fun)
 
-    def dispatched(*args: Any, **kwargs: Any) -> Any:
-        return run(reference(), args, kwargs)
+    def dispatched(operands: list[Array], /, *args: Any, **kwargs: Any) -> Any:
+        return run(reference(), operands, args, kwargs)
 
     dispatched.__name__ = getattr(fun, "__name__", "dispatched")
-    dispatched.__signature__ = inspect.signature(fun)  # type: ignore[attr-defined]
+    signature = inspect.signature(fun)
+    parameters = [_OPERANDS, *signature.parameters.values()]
+    dispatched.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return jax.jit(dispatched, **options)
+
+
+# No argument of anybody's function has this name.
+_OPERANDS = inspect.Parameter("__lox_operands", inspect.Parameter.POSITIONAL_ONLY)
 
 
 class EagerProgram:

@@ -234,7 +234,7 @@ def transform(
     known = programs.programs_of(fun)
     operands = list(operands)
 
-    def run(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(fun: Callable[..., Any], operands: list[Array], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         signature = Signature(args, kwargs)
 
         def make() -> tuple[Program, bool]:
@@ -244,13 +244,13 @@ def transform(
         key = (label, tuple(map(compat.type_key, operands)), signature.key())
         return finish(*lookup(known, key, make)(operands, signature.arrays))
 
-    # Operands change from call to call: they must not become constants of a jitted function.
-    jitted = None if operands else lookup(known, ("jitted", label), lambda: (dispatcher(fun, run), True))
+    # Operands change from call to call: they are arguments, and no constants, of a jitted function.
+    jitted = lookup(known, ("jitted", label), lambda: (dispatcher(fun, run), True))
 
     @functools.wraps(fun)
     def transformed(*args: Any, **kwargs: Any) -> Any:
         if jitted is not None and not compat.tracing_now():
-            return jitted(*args, **kwargs)
-        return run(fun, args, kwargs)
+            return jitted(operands, *args, **kwargs)
+        return run(fun, operands, args, kwargs)
 
     return transformed

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import lox
 from lox.loggers._contract_base import Contract, break_writes, in_the_way, rounded, scan
 from lox.loggers._errors import LoggerClosedError, LoggerWarning, RunExistsError
 from lox.loggers._logger import Logger
@@ -94,7 +95,7 @@ class LoggerContract(Contract):
             expected = ((lane + 1) * np.cumsum(np.arange(5.0))).tolist()
             assert self.records(run.name) == (list(range(5)), expected)
 
-    def test_a_state_can_be_carried_throughscan(self) -> None:
+    def test_a_state_can_be_carried_through_scan(self) -> None:
         logger = self.logger()
 
         def body(state: Any, x: Any) -> tuple[Any, Any]:
@@ -127,6 +128,28 @@ class LoggerContract(Contract):
         assert self.records(name, "nested/b/0") == ([0, 1], [3.0, 4.0])
         assert self.records(name, "nested/b/1/0") == ([0, 1], [5, 6])
         assert self.records(name, "half") == ([0, 1], [0.5, 1.5])
+
+    def test_a_reduction_is_one_record(self) -> None:
+        """`logs.counts` of it says how many records it is made of."""
+        logger = self.logger()
+        state = logger.init(jax.random.key(1))
+        jax.jit(logger.spool(scan, state, reduce="mean"))(jnp.full(5, 2.0))
+        logger.flush()
+        assert self.records(self.only_run(logger)) == ([4], [6.0])
+
+    def test_only_the_rows_that_are_there_are_written(self) -> None:
+        """Of six records, three pass `where`, and `capacity` has room for two, or for four."""
+
+        def some(xs: Any) -> None:
+            jax.lax.map(lambda x: lox.log({"loss": x}, step=x.astype(int), where=x % 2 == 0), xs)
+
+        logger = self.logger()
+        state = logger.init(jax.random.key(1))
+        with warnings.catch_warnings(action="ignore"):  # that capacity=2 drops one
+            for capacity in (2, 4):
+                jax.jit(logger.spool(some, state, capacity=capacity))(jnp.arange(6.0))
+            logger.flush()
+        assert self.records(self.only_run(logger)) == ([2, 4, 0, 2, 4], [2.0, 4.0, 0.0, 2.0, 4.0])
 
     def test_every_step_axis_is_kept(self) -> None:
         logger = self.logger()
@@ -258,3 +281,17 @@ class LoggerContract(Contract):
         if not told and steps == [*range(5), *range(3, 7)]:
             pytest.skip("written tells no steps, so all records were written again")
         assert (steps, values) == (list(range(7)), [1.0] * 5 + [2.0] * 2)
+
+    def test_resume_knows_nested_values_and_all_step_axes(self) -> None:
+        self._earlier()
+        places = [(0, 0), (1, 0), (0, 1), (1, 1)]
+        for first, last in ((0, 3), (1, 4)):
+            with self.logger(if_exists="resume") as logger:
+                state = logger.init(jax.random.key(2))
+                name = self.only_run(logger)
+                for step, epoch in places[first:last]:
+                    logger.log(state, {"params": {"w": 1.0 * first}}, step=step, epoch=epoch)
+            if first == 0 and not self.logger().written(name):
+                pytest.skip("written tells no steps, so all records are written again")
+        assert self.records(name, "params/w") == ([0, 1, 0, 1], [0.0, 0.0, 0.0, 1.0])
+        assert self.records(name, "params/w", axis="epoch") == ([0, 0, 1, 1], [0.0, 0.0, 0.0, 1.0])

@@ -26,7 +26,7 @@ class LoggerOptionError(LoxError, TypeError):
 
 
 class LoggerStateError(LoxError, TypeError):
-    """What was given as a logger's state, or as the key for one, is something else."""
+    """What was given as a logger's state, as the key for one, or as a record is something else."""
 
 
 class LoggerClosedError(LoxError):
@@ -34,7 +34,7 @@ class LoggerClosedError(LoxError):
 
 
 class RunExistsError(LoxError):
-    """A run of that name is already there, and `if_exists="error"` was asked for."""
+    """A run of that name is already there: `if_exists="error"` was asked for, or somebody else has just opened it."""
 
 
 class RecordError(LoxError):
@@ -46,4 +46,4 @@ class RunFormatError(LoxError):
 
 
 class LoggerWarning(UserWarning):
-    """A backend failed while `on_error="warn"`: records were lost."""
+    """A backend failed while `on_error="warn"`, or at exit: records were lost. Also: a bound dropped some."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 
 from lox.loggers._errors import LoggerWarning
+
+_log = logging.getLogger("lox.loggers")
 
 
 class Failures:
@@ -46,7 +49,10 @@ class Failures:
         with self._lock:
             error, self._pending = self._pending, None
             if error is not None and self._more:
-                error.add_note(f"and {self._more} more failures: {records(self._lost_since)} lost in all")
+                more = "1 more failure" if self._more == 1 else f"{self._more} more failures"
+                error.add_note(
+                    f"and {more}" + (f": {records(self._lost_since)} lost in all" if self._lost_since else "")
+                )
             self._more = self._lost_since = 0
         return error
 
@@ -64,6 +70,14 @@ class Failures:
             return
         error.add_note(f"in {self._owner}, {where}" + (f", {records(lost)} lost" if lost else ""))
         self._pending = error
+        # Inside a compiled program nobody calls the logger: who looks at the terminal is to see it before the end.
+        _log.error(
+            "%s: %s failed: %s: %s (raised at the next call of the logger, at flush or close)",
+            self._owner,
+            where,
+            type(error).__name__,
+            error,
+        )
 
     def tell(self, message: str) -> None:
         """Warns of something from the background thread."""

@@ -56,6 +56,9 @@ run_ids = itertools.count()
 
 # The private names that Logger and its subclasses in these packages have in common.
 _OURS = frozenset({"_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive", "_send"})
+_METHODS = frozenset(
+    ("init", "spool", "tap", "log", "flush", "close", "runs", "open", "exists", "remove", "written", "check_names")
+)
 
 
 class Logger(abc.ABC):
@@ -135,6 +138,8 @@ class Logger(abc.ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         _refuse(type(self).__name__, _OURS.intersection([name]))
+        if name in _METHODS and not callable(value):
+            _refuse(type(self).__name__, [name])
         super().__setattr__(name, value)
 
     # What a backend writes. `open` is required.

@@ -18,6 +18,8 @@ def check_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
         if not isinstance(key, str):
             raise LoggerStateError(f"the keys of a record are str; got {key!r}")
     for axis, step in steps.items():
+        if step is None or isinstance(step, (str, bytes)):
+            raise LoggerStateError(f"the step {axis!r} must be a number; got {step!r}")
         if type(step) is not int and np.ndim(step) != 0:
             raise LoggerStateError(f"the step {axis!r} must be a scalar; got shape {np.shape(step)}")
 
@@ -62,16 +64,33 @@ def is_partial(leaf: Any) -> bool:
 
 
 def as_table(logs: lox.logdict) -> lox.logdict:
-    """`logs.table()` for logs that are numpy already, with less to do where there is less to do, and with one number
-    a record for each step axis."""
-    if logs._bounds:
-        return _with_scalar_steps(logs.table())
-    if len(logs.stacked) == len(logs):
-        return _with_scalar_steps(logs)
+    """`logs.table()` for logs that are numpy already, with less to do where there is less to do, with one number a
+    record for each step axis, and with the number of rows as the count of each key: that of the records behind a
+    reduction, or before a bound, is not what a writer is given."""
+    return _with_own_counts(_with_scalar_steps(_as_columns(logs)))
+
+
+def _as_columns(logs: lox.logdict) -> lox.logdict:
     single = logs.keys() - logs.stacked
+    # A reduction of no records at all (of a branch that was not taken) is a number, but nothing that happened.
+    if any(logs.counts[key] == 0 for key in single):
+        logs = logs.filter(lambda key: key in logs.stacked or logs.counts[key] != 0)
+        single &= logs.keys()
+    if logs._bounds:
+        return logs.table()
+    if not single:
+        return logs
     data = {key: _with_axis(value) if key in single else value for key, value in logs.items()}
     steps = _map_steps(logs, lambda key, step: step[None] if key in single else step)
-    return _with_scalar_steps(lox.logdict._make(data, steps, logs.counts, frozenset(data), {}))
+    return lox.logdict._make(data, steps, logs.counts, frozenset(data), {})
+
+
+def _with_own_counts(table: lox.logdict) -> lox.logdict:
+    rows = {
+        key: len(value if type(value) is np.ndarray else jax.tree_util.tree_leaves(value)[0])
+        for key, value in table.items()
+    }
+    return table if rows == table.counts else lox.logdict._make(table, table.steps, rows, table.stacked, {})
 
 
 def _with_scalar_steps(table: lox.logdict) -> lox.logdict:
@@ -143,7 +162,10 @@ def _with_axis(value: Any) -> Any:
 def _value_to_host(key: str, value: Any) -> Any:
     if type(value) in _ARRAY_LIKE or isinstance(value, (np.generic, jax.Array)):  # a union takes longer
         return _to_numpy(key, value)
-    leaves, tree = jax.tree_util.tree_flatten(value)
+    try:
+        leaves, tree = jax.tree_util.tree_flatten(value)
+    except ValueError as error:  # keys of a dict that cannot be sorted
+        raise LoggerStateError(f"the value of {key!r} is no pytree: {error}") from error
     if not leaves:
         raise LoggerStateError(f"the value of {key!r} holds no arrays or numbers: {value!r}")
     return jax.tree_util.tree_unflatten(tree, [_to_numpy(key, leaf) for leaf in leaves])

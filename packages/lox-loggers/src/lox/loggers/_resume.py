@@ -23,6 +23,8 @@ class WrittenSteps:
 
     def __init__(self, steps: Steps, source: str) -> None:
         """source: what errors call the place that the steps came from."""
+        if not isinstance(steps, Mapping) or not all(isinstance(axes, Mapping) for axes in steps.values()):
+            raise RunFormatError(f"{source} must tell steps as {{key: {{axis: steps}}}}; it told {steps!r}")
         for key, axes in steps.items():
             rows = {axis: len(column) for axis, column in axes.items()}
             if len(set(rows.values())) > 1:
@@ -59,15 +61,20 @@ def _row_codes(axes: Mapping[str, np.ndarray]) -> np.ndarray:
     """One comparable value for each row of steps.
 
     By value, not by dtype: step 3 is step 3, whether stored as int32, int64 or float32. So each number
-    is split into its whole part and what is left.
+    is split into its whole part and what is left; nan, the infinities and what is too large have no whole part.
     """
     parts = []
     for axis in sorted(axes):
         column = np.asarray(axes[axis])
-        if column.dtype.kind not in "biu":
-            column = np.nan_to_num(column.astype(np.float64))
-        whole = np.floor(column).astype(np.int64)
-        parts += [whole, np.asarray(column - whole, np.float64).view(np.int64)]
+        if column.dtype.kind in "biu":
+            whole, rest = column.astype(np.int64), np.zeros(column.shape)
+        else:
+            column = column.astype(np.float64)
+            small = np.abs(column) < 2.0**62  # false for nan
+            whole = np.floor(np.where(small, column, 0)).astype(np.int64)
+            rest = np.where(small, column - whole, column) + 0.0  # -0.0 is 0.0
+            rest[np.isnan(rest)] = np.nan  # there are many nans
+        parts += [whole, rest.view(np.int64)]
     table = np.ascontiguousarray(np.stack(parts, axis=-1))
     return table.view(f"V{table.shape[-1] * 8}").reshape(-1)
 

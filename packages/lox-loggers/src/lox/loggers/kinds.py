@@ -131,7 +131,8 @@ class Kinds:
             if kind in _WHOLE:
                 yield Column(name, key, "table", leaf)
                 continue
-            for part, values in _split_complex(name, plain(leaf, name, self._backend)):
+            hint = f"Log numbers, or say kinds={{{name!r}: 'skip'}}."
+            for part, values in _split_complex(name, plain(leaf, name, self._backend, hint)):
                 column = Column(part, key, kind or _default_kind(values), values)
                 if values.dtype.kind in "US" and column.kind not in _OF_STRINGS:
                     raise KindTypeError(f"{self._backend}: {name!r} holds strings, which cannot be the kind {kind!r}.")
@@ -156,8 +157,11 @@ def flatten(key: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
         yield name, np.asarray(leaf)
 
 
-def plain(values: np.ndarray, name: str, backend: str) -> np.ndarray:
-    """The same values in a type that every numpy knows."""
+def plain(values: np.ndarray, name: str, backend: str, hint: str = "Log numbers, or text.") -> np.ndarray:
+    """The same values in a type that every numpy knows: bfloat16, int4 and their like become float32.
+
+    What is neither numbers nor text is a KindTypeError, which ends with `hint`.
+    """
     if values.dtype.kind in "biufcUS":
         return values
     # JAX's extra types (bfloat16, float8, int4, ...) are scalars of their own, which numpy files under void.
@@ -165,10 +169,7 @@ def plain(values: np.ndarray, name: str, backend: str) -> np.ndarray:
         return values.astype(np.float32)
     if values.dtype == object and all(isinstance(item, str) for item in values.flat):
         return values.astype(str)
-    raise KindTypeError(
-        f"{backend}: the value {name!r} has dtype {values.dtype}, which cannot be shown. "
-        f"Log numbers, or say kinds={{{name!r}: 'skip'}}."
-    )
+    raise KindTypeError(f"{backend}: the value {name!r} has dtype {values.dtype}, which cannot be shown. {hint}")
 
 
 def decode_text(value: np.ndarray, name: str, backend: str) -> str:
