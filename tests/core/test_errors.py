@@ -211,7 +211,13 @@ def test_differing_branches_show_the_difference():
 
         return jax.lax.cond(x[0] > 0, yes, lambda v: v, x[1])
 
-    patterns = ["'v'", "branch 0 does not record", "branch 1 records it 2 times", site(f, '"v": v}'), site(f, "v + 1")]
+    patterns = [
+        "'v'",
+        r"branch 0 \(the one for False\) does not record",
+        r"branch 1 \(the one for True\) records it 2 times",
+        site(f, '"v": v}'),
+        site(f, "v + 1"),
+    ]
     with raises(lox.LoxError, *patterns, "reduce=", "capacity=", "tap"):
         lox.spool(f)(X)
 

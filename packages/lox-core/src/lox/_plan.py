@@ -334,9 +334,10 @@ def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
 def spool_options(*given: Any) -> SpoolOptions:
     """The options of a call of ``lox.spool``, checked; the same object for the same ones."""
     try:
-        return _known_spool_options(*given)
-    except TypeError:  # a list, which cannot be hashed
+        hash(given)
+    except TypeError:  # a list, say
         return _spool_options(*given)
+    return _known_spool_options(*given)
 
 
 def _spool_options(

@@ -205,12 +205,14 @@ def in_branches(branches: list[Usages]) -> Usages:
 
 def _difference(key: str, branches: list[Usages]) -> str:
     lines = []
-    for i, branch in enumerate(branches):
+    # JAX keeps the branches of a cond in the order of a switch: the one for False comes first.
+    asides = (" (the one for False)", " (the one for True)") if len(branches) == 2 else ("",) * len(branches)
+    for i, (branch, aside) in enumerate(zip(branches, asides, strict=True)):
         if key not in branch:
-            lines.append(f"branch {i} does not record it")
+            lines.append(f"branch {i}{aside} does not record it")
         else:
             count = branch[key].records
             times = "a number of times that is not known" if count is None else f"{count} time{'s' * (count != 1)}"
             sites = ", ".join(dict.fromkeys(use.mark.site for use in branch[key].uses))
-            lines.append(f"branch {i} records it {times} ({sites})")
+            lines.append(f"branch {i}{aside} records it {times} ({sites})")
     return "branches: " + "; ".join(lines)

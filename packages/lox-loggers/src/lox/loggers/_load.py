@@ -29,9 +29,9 @@ def load(path: str | os.PathLike[str], stack: bool = False) -> Any:
     """What a `SaveLogger` has saved: the logdict of a run, or of a folder of runs `{name: logdict}`.
 
     Runs come in the order in which they were opened: those of `jax.vmap(logger.init)(keys)` in the order of the keys. With
-    `stack=True` they come as one logdict with a leading run axis, like the logs of `jax.vmap(lox.spool(f))`. Values are
-    numpy arrays (memory-mapped where they are large), PRNG keys JAX key arrays; nested values of classes that JSON does
-    not know come as dicts.
+    `stack=True` they come as one logdict with a leading run axis, then the records: a key logged once has shape
+    `(runs, 1)`. Values are numpy arrays (memory-mapped where they are large), PRNG keys JAX key arrays; nested values of
+    classes that JSON does not know come as dicts.
 
     >>> for seed in range(2):
     ...     with lox.loggers.SaveLogger("runs") as logger:

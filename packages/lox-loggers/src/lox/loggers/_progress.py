@@ -27,7 +27,8 @@ class ProgressLogger(Logger):
       axis: the step axis that tells how far it is, the first step being number `start`; records without that axis are
         counted instead.
       metrics: the keys whose latest values are shown beside the bar; `fnmatch` patterns work.
-      file: where to; standard error if None. Where it is no terminal, a line tells of each tenth of the way.
+      file: where to; standard error if None. Where it is no terminal, there is a line for each tenth of the way (without
+        a total: each ten seconds), and one at the end.
       live: True or False to have the bar or the lines whatever `file` is.
 
     >>> import sys
@@ -47,8 +48,10 @@ class ProgressLogger(Logger):
         live: bool | None = None,
         **options: Any,
     ) -> None:
-        if total is not None and total < 1:
-            raise LoggerOptionError(f"ProgressLogger: total={total!r}; it must be at least 1, or None")
+        if total is not None and (not isinstance(total, int) or total < 1):
+            raise LoggerOptionError(
+                f"ProgressLogger: total={total!r}; it must be a whole number of at least 1, or None"
+            )
         self.flush_interval = 0.1
         super().__init__(**options)
         self.total = total
@@ -100,7 +103,7 @@ class ProgressLogger(Logger):
         if self._open_runs == 0 and self._board.records():
             self._draw()
         if self._open_runs == 0 and self._display is not None:
-            self._display.stop()
+            self._display.stop(self)
             self._display = None
 
 
@@ -151,31 +154,32 @@ class _Bars:
             self._progress.update(self._tasks[title], completed=done, total=total, beside=beside)
         self._part.show(self._progress)
 
-    def stop(self) -> None:
+    def stop(self, logger: ProgressLogger) -> None:
         self._part.close()
 
 
 class _Lines:
-    """A line for each tenth of the way, or each ten seconds where the end is not known."""
+    """A line for each tenth of the way, or each ten seconds where the end is not known, and one at the end."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
         self._shown: dict[str, int] = {}
+        self._told: dict[str, int] = {}
         self._started = time.monotonic()
 
-    def draw(self, logger: ProgressLogger) -> None:
+    def draw(self, logger: ProgressLogger, last: bool = False) -> None:
         for title, runs in logger.groups():
             done = sum(map(logger.done, runs))
             seconds = time.monotonic() - self._started
             total = None if logger.total is None else logger.total * len(runs)
             tenth = int(seconds / 10) if total is None else 10 * done // total
-            if done and tenth > self._shown.get(title, 0):
-                self._shown[title] = tenth
+            if done and (tenth > self._shown.get(title, 0) or (last and done != self._told.get(title))):
+                self._shown[title], self._told[title] = tenth, done
                 of = "" if total is None else f"/{total} ({100 * done // total}%)"
                 self._file.write(
                     f"{title}  {done}{of}  {short(done / max(seconds, 1e-3))}/s  {logger.beside(runs)}".rstrip() + "\n"
                 )
         self._file.flush()
 
-    def stop(self) -> None:
-        pass
+    def stop(self, logger: ProgressLogger) -> None:
+        self.draw(logger, last=True)
