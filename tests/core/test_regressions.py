@@ -300,3 +300,78 @@ def test_the_gradient_of_a_checkpointed_jitted_function_that_closes_over_an_arra
     gradient, logs = lox.spool(jax.grad(jax.checkpoint(f)))(2.0)
     assert gradient == 3.0
     assert logs["x"].tolist() == 6.0
+
+
+def _loop_with_marks(x):
+    """A while loop with tangents in a part of its carry, and with marks of both parts."""
+    lox.log({"before": x})
+
+    def body(carry):
+        i, tangible, passive = carry
+        lox.log({"i": i})
+        lox.log({"tangible": tangible})
+        lox.log({"passive": passive})
+        return i + 1, tangible * 2, passive + 1
+
+    start = (0, x, jax.lax.stop_gradient(x))
+    _, tangible, passive = jax.lax.while_loop(lambda carry: carry[0] < 2, body, start)
+    return tangible + passive
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint], ids=["plain", "jit", "checkpoint"])
+@pytest.mark.parametrize(
+    "differentiate",
+    [
+        lambda f, callback: jax.jvp(lox.tap(f, callback), (1.0,), (1.0,)),
+        lambda f, callback: jax.linearize(lox.tap(f, callback), 1.0)[1](1.0),
+        lambda f, callback: jax.jit(lambda x: jax.linearize(lox.tap(f, callback), x)[1](1.0))(1.0),
+        lambda f, callback: lox.tap(lambda x: jax.linearize(f, x)[1](1.0), callback)(1.0),
+    ],
+    ids=["jvp(tap)", "linearize(tap)", "jit(linearize(tap))", "tap(linearize)"],
+)
+def test_marks_of_a_while_loop_that_is_differentiated_forwards_arrive_once(wrap, differentiate):
+    """JAX runs the loop again for its tangents: several calls of the host, in a chain, were made again with it."""
+    got = []
+    differentiate(wrap(_loop_with_marks), lambda logs: got.extend((key, float(logs[key])) for key in logs))
+    jax.effects_barrier()
+    assert sorted(got) == [
+        ("before", 1.0),
+        ("i", 0.0),
+        ("i", 1.0),
+        ("passive", 1.0),
+        ("passive", 2.0),
+        ("tangible", 1.0),
+        ("tangible", 2.0),
+    ]
+
+
+def test_several_marks_of_a_while_loop_in_a_checkpoint_are_tapped_under_grad():
+    """JAX would have saved the chain between them as a residual, of which a while loop has none."""
+
+    @jax.checkpoint
+    def f(x):
+        passive = jax.lax.stop_gradient(x)
+        lox.log({"a": x})
+
+        def body(carry):
+            lox.log({"a": carry[1]})
+            return carry[0] + 1, carry[1] + 1
+
+        return 2 * x + jax.lax.while_loop(lambda carry: carry[0] < 2, body, (0, passive))[1]
+
+    got: list[float] = []
+    assert jax.grad(lox.tap(f, lambda logs: got.append(float(logs["a"]))))(1.0) == 2.0
+    jax.effects_barrier()
+    assert got == [1.0, 1.0, 2.0]
+
+
+def test_a_python_number_that_is_tapped_under_an_eager_jvp_is_what_it_is():
+    """numpy took it for a number of 64 bits, of which 32 were delivered."""
+    got = []
+
+    def f(x):
+        lox.log({"a": x})
+        return x
+
+    jax.jvp(lox.tap(f, lambda logs: got.append(float(logs["a"]))), (1.5,), (1.0,))
+    assert got == [1.5]

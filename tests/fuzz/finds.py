@@ -105,4 +105,17 @@ FINDS: tuple[Find, ...] = (
         ),
         {"cast0/@0": [2.0] * 3},
     ),
+    Find(
+        "under grad, several marks of a while loop in a checkpoint could not be tapped",
+        laws.tap_gradients,
+        Program(Block((Call("checkpoint", 0, Block((Call("passive", 0, Block((Log((F0,)), TWICE))),))),))),
+        {"f0/@0": [2.0] * 3},
+        of_gradient=True,
+    ),
+    Find(
+        "a tap with an interval in a vmap was expected to count the records of all lanes together",
+        laws.unchanged,
+        Program(Block((Call("vmap", 0, Block((Call("tap", 0, Block((Log((F0,)),)), (("interval", 2),)),))),))),
+        {"f0/@1": [2.0] * 2},
+    ),
 )

@@ -221,7 +221,8 @@ def _deliver_impl(
     *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, results: Any, **_: Any
 ) -> list[Any]:
     token = list(operands[: int(has_token)])
-    arrays = [np.asarray(operand) for operand in operands[int(has_token) :]]
+    # Under an eager jvp, an operand can be a Python number, which numpy would take for one of 64 bits.
+    arrays = [np.asarray(operand, jax.typeof(operand).dtype) for operand in operands[int(has_token) :]]
     if has_alive and not arrays[0].any() and not results:
         return token
     return token + [jnp.asarray(out) for out in target.prepare(lanes, has_alive)(*arrays)]

@@ -107,6 +107,7 @@ def keep_in_loops(primitive: Any) -> None:
         return _stage(trace, primitive, tracers, params)
 
     _pe.custom_partial_eval_rules[primitive] = rule
+    _pe.partial_eval_jaxpr_custom_rules[primitive] = _pass_on_in_checkpoint
 
 
 def _stage(trace: Any, primitive: Any, tracers: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -237,19 +238,44 @@ def _forget_repetition(trace: Any, handles: list[Any], outs: Sequence[Any]) -> N
     if not unknown:  # it was staged for its effect alone
         return
     eqn = unknown[0].recipe
-    silent = eqn._replace(params=_silent(eqn.params), effects=_others(eqn.effects))
+    silent = eqn._replace(params=_silent(eqn.params), effects=_others(eqn.effects))  # a recipe, not an equation
     for out in unknown:
         out.recipe = silent
 
 
 def _run_once_in_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
+    """While loops in ``jax.checkpoint``: what is computed again for the backward pass has no marks."""
+
     def rule(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
         known, staged, *rest = original(saveable, unknown, instantiated, eqn)
         if known is not None and _holds_ours(eqn.params):
-            staged = staged.replace(params=_silent(staged.params), effects=_others(staged.effects))
+            staged = _silent_eqn(staged)
         return known, staged, *rest
 
     return rule
+
+
+def _pass_on_in_checkpoint(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
+    """Equations of ours in ``jax.checkpoint``: JAX saves the results of what has an effect. A token need not be saved, and
+    in a while loop cannot: where all is computed again, it is the one that came in."""
+    del saveable
+    number = len(eqn.outvars)
+    variables = [(atom, there) for atom, there in zip(eqn.invars, instantiated, strict=True) if _is_variable(atom)]
+    if any(unknown):
+        return None, eqn, [True] * number, [True] * number, [atom for atom, there in variables if not there]
+    if not (number and _passes_on(eqn)):
+        return eqn, None, [False] * number, [False] * number, []
+    token = eqn.invars[0]
+    passed = eqn.replace(invars=[token], primitive=jax.lax.copy_p, params={}, effects=set())
+    return eqn, passed, [False], [True], [atom for atom, there in variables[:1] if atom is token and not there]
+
+
+def _is_variable(atom: Any) -> bool:
+    return not isinstance(atom, Literal)
+
+
+def _silent_eqn(eqn: Any) -> Any:
+    return eqn.replace(params=_silent(eqn.params), effects=_others(eqn.effects))
 
 
 def _others(effects: Any) -> Any:
@@ -270,14 +296,24 @@ def _silent(value: Any) -> Any:
 def _silent_jaxpr(jaxpr: Any) -> Any:
     if not any(map(_is_ours, jaxpr.effects)):
         return jaxpr
-    eqns = [
-        eqn.replace(params=_silent(eqn.params), effects=_others(eqn.effects))
-        if any(map(_is_ours, eqn.effects))
-        else eqn
-        for eqn in jaxpr.eqns
-        if eqn.primitive not in _our_primitives or eqn.outvars
-    ]
-    return jaxpr.replace(eqns=eqns, effects=_others(jaxpr.effects))
+    passed: dict[Any, Any] = {}  # results of ours that are one of their operands, as it came in
+
+    def origin(atom: Any) -> Any:
+        return atom if isinstance(atom, Literal) else passed.get(atom, atom)
+
+    eqns = []
+    for eqn in jaxpr.eqns:
+        eqn = eqn.replace(invars=[*map(origin, eqn.invars)])
+        if eqn.primitive in _our_primitives and _passes_on(eqn):
+            passed.update(zip(eqn.outvars, eqn.invars, strict=False))
+        else:
+            eqns.append(_silent_eqn(eqn) if any(map(_is_ours, eqn.effects)) else eqn)
+    return jaxpr.replace(eqns=eqns, outvars=[*map(origin, jaxpr.outvars)], effects=_others(jaxpr.effects))
+
+
+def _passes_on(eqn: Any) -> bool:
+    """Whether the results are the first operands: none at all, or the token that orders calls of the host."""
+    return len(eqn.outvars) == int(eqn.params.get("has_token", False))
 
 
 def _mind_the_marks() -> None:
