@@ -290,6 +290,30 @@ def tap_gradients(case: Case) -> None:
     check_delivered(got, expected, "grad(tap)")
 
 
+def forwards(case: Case) -> None:
+    """linearize(tap(f)) and jvp(spool(f)) deliver each record once."""
+    calls = [s for s in case.program.statements() if isinstance(s, Call)]
+    if any(s.how == "custom_vjp" or "rule" in dict(s.options) for s in calls):
+        return  # not defined, or with marks that only derivatives make
+    x, *rest = case.args
+    got: list[lox.logdict] = []
+
+    def tangent(x: Any) -> Any:
+        return jax.linearize(lambda x: lox.tap(case.f, got.append)(x, *rest)["y"], x)[1](np.float32(1))
+
+    evaluate(tangent, x)
+    found = expect.rows_by_key(case.run.rows)
+    expected = {key: expect.gather_lanes(rows) for key, rows in found.items()}
+    check_delivered(got, expected, "linearize(tap)", ordered=False)
+
+    def spooled(x: Any) -> Any:
+        out, logs = lox.spool(case.f, **case.bounds.arguments())(x, *rest)
+        return out["y"], logs
+
+    _, _, logs = evaluate(lambda x: jax.jvp(spooled, (x,), (np.float32(1),), has_aux=True), x)
+    check_logs(logs, case.uses, case.run.rows, case.bounds, "jvp(spool)")
+
+
 def nesting(case: Case) -> None:
     """Marks are consumed by a spool, kept by keep_logs and tap, and gone after nolog."""
     case.one_of(_keep_logs, _consume, _spool_of_tap, _nolog)[0](case, case.bounds.arguments())
@@ -404,6 +428,7 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     taps,
     tap_lanes,
     tap_gradients,
+    forwards,
     nesting,
     selections,
     sequence,
