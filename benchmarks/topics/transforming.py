@@ -56,8 +56,8 @@ def equations(n: int) -> Make:
     return make
 
 
-def nested(depth: int, by_hand: bool = False) -> Make:
-    """Scans in scans, with a mark at each level."""
+def nested(depth: int, by_hand: bool = False, operations: int = 0) -> Make:
+    """Scans in scans, with a mark at each level, and nothing else or so many operations."""
 
     def level(d: int) -> Callable[[Any], Any]:
         inner = level(d - 1) if d else lambda x: (jnp.sin(x), {}) if by_hand else jnp.sin(x)
@@ -68,6 +68,8 @@ def nested(depth: int, by_hand: bool = False) -> Make:
                     c, logs = inner(c)
                     return c, {**logs, f"level{d}": c}
                 c = inner(c)
+                for _ in range(operations):
+                    c = jnp.tanh(c * 1.01)
                 lox.log({f"level{d}": c})
                 return c, None
 
@@ -89,6 +91,13 @@ def figures(quick: bool) -> Iterator[Figure]:
         yield _trace(make).figure("make_jaxpr(spool(f))", "make_jaxpr(f)", topic="transform", case=case, target=2.0)
     if quick:
         return
+    yield _trace(nested(5, operations=10)).figure(
+        "make_jaxpr(spool(f))", "make_jaxpr(f)", topic="transform", case="five nested scans of 20 operations each"
+    )
+    by_hand = in_turns(
+        {"make_jaxpr(by hand)": _tracing(nested(5, by_hand=True)), "make_jaxpr(f)": _tracing(nested(5))}, wait=False
+    )
+    yield by_hand.figure("make_jaxpr(by hand)", "make_jaxpr(f)", topic="transform", case="five nested scans")
     for case, make in {"200 log calls": log_calls(200), "five nested scans": nested(5)}.items():
         samples = in_turns({"make_jaxpr(tap(f))": _tracing(make, _tap), "make_jaxpr(f)": _tracing(make)}, wait=False)
         yield samples.figure("make_jaxpr(tap(f))", "make_jaxpr(f)", topic="transform", case=case)
