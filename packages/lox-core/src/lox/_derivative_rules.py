@@ -40,17 +40,37 @@ def _evaluate_rule(
     if not collector.survey(rule).usages:
         outs, _ = evaluate_call(collector, rule, context, args)
         return outs, evaluate_call(collector, primal, context, primal_args)[1]
+    if not _folds_alike(collector, rule, primal, context):
+        raise _conflict(_counts(collector, rule), _counts(collector, primal))
     outs, (state, rows) = evaluate_call(collector, rule, context, args)
     expected_state, expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, primal_args)[1])
     fitting = _fit(rows, expected)
     if fitting is None or jax.tree.structure(state) != jax.tree.structure(expected_state):
-        raise ConflictError(
-            "lox: a derivative rule records something else than its function "
-            f"({_describe(rows)} instead of {_describe(expected)}), and the logs of the function were asked "
-            "for: let both record the same, or transform the differentiated function, spool(grad(f)) instead of "
-            "grad(spool(f))"
-        )
+        raise _conflict(_describe(rows), _describe(expected))
     return outs, (jax.tree.map(lambda x, like: x.astype(like.dtype), state, expected_state), fitting)
+
+
+def _folds_alike(collector: Collector, rule: Any, primal: Any, context: Context) -> bool:
+    """Whether what goes into stores does so equally often, and there are stores for it."""
+    numbers = collector.stores_in(rule, folds=False)
+    return numbers <= context.state.keys() and (
+        not context.state or _counts(collector, rule) == _counts(collector, primal)
+    )
+
+
+def _counts(collector: Collector, jaxpr: Any) -> str:
+    usages = collector.survey(jaxpr).usages
+    return ", ".join(
+        f"{key!r} x {'?' if usages[key].records is None else usages[key].records}" for key in sorted(usages)
+    )
+
+
+def _conflict(recorded: str, expected: str) -> ConflictError:
+    return ConflictError(
+        "lox: a derivative rule records something else than its function "
+        f"({recorded} instead of {expected}), and the logs of the function were asked for: let both record the same, in "
+        "the same way, or transform the differentiated function, spool(grad(f)) instead of grad(spool(f))"
+    )
 
 
 def _fit(rows: Rows, expected: Rows) -> Rows | None:

@@ -71,7 +71,7 @@ class EagerProgram:
                 places[var] = len(places)
             dead = [places[var] for var in last_used.get(i, ()) if var not in kept]
             dead += [places[var] for var in eqn.outvars if var not in last_use and var not in kept]
-            self._steps.append((_compiled(eqn), inputs, [places[var] for var in eqn.outvars], dead))
+            self._steps.append((_compiled(eqn, kept), inputs, [places[var] for var in eqn.outvars], dead))
         self._outs = [atom.val if isinstance(atom, compat.Literal) else None for atom in body.outvars]
         self._out_places = [None if isinstance(atom, compat.Literal) else places[atom] for atom in body.outvars]
         self._size = len(places)
@@ -90,11 +90,11 @@ class EagerProgram:
         ]
 
 
-def _compiled(eqn: Any) -> Callable[..., Sequence[Array]]:
-    """A function of the equation's variables; its literals are built in."""
+def _compiled(eqn: Any, kept: set[Any]) -> Callable[..., Sequence[Array]]:
+    """A function of the equation's variables; its literals are built in. ``kept``: the results of the whole program."""
     literals = tuple(atom if isinstance(atom, compat.Literal) else None for atom in eqn.invars)
     if any(compat.all_jaxprs_in_params(eqn.params)):
-        return _compiled_call(eqn, literals)  # not shared: a jaxpr, and what it closes over, must not live on
+        return _compiled_call(eqn, literals, kept)  # not shared: a jaxpr, and what it closes over, must not live on
     if eqn.effects or eqn.primitive.name in _BOUND_DIRECTLY:
         return functools.partial(_bind, eqn, literals)
     try:
@@ -103,9 +103,9 @@ def _compiled(eqn: Any) -> Callable[..., Sequence[Array]]:
         return jax.jit(functools.partial(_bind, eqn, literals))
 
 
-def _compiled_call(eqn: Any, literals: tuple[Any, ...]) -> Callable[..., Sequence[Array]]:
+def _compiled_call(eqn: Any, literals: tuple[Any, ...], kept: set[Any]) -> Callable[..., Sequence[Array]]:
     run = functools.partial(_bind, eqn, literals)
-    return compat.jit_of_equation(eqn, run, literals) if eqn.primitive.name == "jit" else jax.jit(run)
+    return compat.jit_of_equation(eqn, run, kept) if eqn.primitive.name == "jit" else jax.jit(run)
 
 
 # Where their results live depends on their arguments.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -535,14 +535,21 @@ def jit_options(fun: Any) -> dict[str, Any] | None:
     }
 
 
-def jit_of_equation(eqn: Any, run: Callable[..., Any], literals: Sequence[Any]) -> Callable[..., Any]:
-    """A jit equation as a function of its variables that is dispatched as the jitted function was."""
+def jit_of_equation(eqn: Any, run: Callable[..., Any], kept: Collection[Any]) -> Callable[..., Any]:
+    """A jit equation as a function of its variables that is dispatched as the jitted function was.
+
+    ``kept``: variables that somebody still wants, a logged value say, whatever the function was to do with them.
+    """
     params = eqn.params
     plain = all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
     if not plain or params["compiler_options_kvs"] or params["keep_unused"]:
         return run
-    donated = [d for d, literal in zip(params["donated_invars"], literals, strict=True) if literal is None]
-    return jax.jit(run, donate_argnums=tuple(i for i, d in enumerate(donated) if d))
+    variables = [
+        donated and atom not in kept
+        for donated, atom in zip(params["donated_invars"], eqn.invars, strict=True)
+        if not isinstance(atom, Literal)
+    ]
+    return jax.jit(run, donate_argnums=tuple(i for i, donated in enumerate(variables) if donated))
 
 
 def is_known_form(eqn: Any) -> bool:

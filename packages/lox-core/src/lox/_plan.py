@@ -132,7 +132,7 @@ class Group:
     mesh: tuple[int, ...]  # the store is one device's; its state leads with these axes
 
     def init(self) -> Any:
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, self.mesh + x.shape), self.store.init())
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, self.mesh + jnp.shape(x)), self.store.init())
 
     def finish(self, state: Any) -> Finished:
         finish = self.store.finish
@@ -169,16 +169,22 @@ class Plan:
 def make_plan(usages: Usages, options: SpoolOptions) -> Plan:
     keys = {key: plan_key(key, usage, options.reduce) for key, usage in usages.items()}
     rows: set[str] = set()
-    grouped: dict[Any, list[KeyPlan]] = {}
+    grouped: dict[Any, tuple[Any, list[KeyPlan]]] = {}
     for key, plan in keys.items():
         kinds = _kinds(plan, options)
         if None in kinds:
             rows.add(key)
         for kind in kinds:
             if kind is not None:
-                grouped.setdefault((kind, plan.usage.profile, plan.axes), []).append(plan)
-    groups = tuple(_make_group(kind, tuple(plans), options) for (kind, _, _), plans in grouped.items())
+                label = (_label(kind), plan.usage.profile, plan.axes)
+                grouped.setdefault(label, (kind, []))[1].append(plan)
+    groups = tuple(_make_group(kind, tuple(plans), options) for kind, plans in grouped.values())
     return Plan(keys, frozenset(rows), groups)
+
+
+def _label(kind: Any) -> Any:
+    """What can be hashed also where somebody's reducer cannot."""
+    return tuple((name, id(reducer)) for name, reducer in kind.reducers) if isinstance(kind, Reduction) else kind
 
 
 def _kinds(plan: KeyPlan, options: SpoolOptions) -> list[Any]:

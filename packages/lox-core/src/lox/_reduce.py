@@ -118,7 +118,9 @@ class _Running:
     def value(self) -> Array:
         high, low = self.parts()
         mean = lax.add(high, low)
-        return lax.select(lax.eq(self.count, np.int32(0)), lax.full_like(mean, np.nan), mean)
+        # The mean of nothing is 0 / 0. (A nan to choose from would alarm jax_debug_nans.)
+        one = lax.convert_element_type(lax.ne(self.count, np.int32(0)), mean.dtype)
+        return lax.div(mean, lax.expand_dims(one, tuple(range(np.ndim(mean)))))
 
 
 def _is_finite(x: Array) -> Array:
@@ -182,6 +184,8 @@ class _Sum(_Builtin):
     def _dtype(dtype: Any) -> Any:
         if jnp.issubdtype(dtype, jnp.inexact):
             return _float_for(dtype)
+        if dtype.itemsize == 1 and dtype.kind == "V":  # int4 and its like, which jnp does not sum
+            return jnp.zeros((), jnp.int32).dtype
         return jnp.sum(jnp.zeros((1,), dtype)).dtype
 
     def update(self, state: Any, value: Array) -> Any:
@@ -211,6 +215,8 @@ class _Extreme(_Builtin):
             start = jnp.iinfo(dtype).min if self._largest else jnp.iinfo(dtype).max
         elif jnp.issubdtype(dtype, jnp.floating):
             start = -jnp.inf if self._largest else jnp.inf
+            if not np.isinf(np.asarray(start).astype(dtype).astype(np.float32)):  # small types without infinities
+                start = jnp.finfo(dtype).min if self._largest else jnp.finfo(dtype).max
         else:
             raise OptionError(f"lox: {'max' if self._largest else 'min'} of {dtype} values is not defined")
         return jnp.full(aval.shape, start, dtype)

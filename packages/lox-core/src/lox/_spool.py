@@ -152,7 +152,9 @@ def assemble(plan: Plan, frame: Frame) -> logdict:
     """The logs of a finished run, keys in the order in which they are first recorded."""
     join = SharedJoin()
     stored = [(group, _from_store(group, frame.state[number])) for number, group in enumerate(plan.groups)]
-    rows = [_from_rows(plan.keys[key], frame.rows[key], join) for key in plan.rows if key in frame.rows]
+    rows = [
+        _from_rows(plan.keys[key], frame.rows[key], join) for key in plan.keys if key in plan.rows and key in frame.rows
+    ]
     reduced = logdict._of_disjoint([part for group, part in stored if group.reduces])
     kept = logdict._of_disjoint([part for group, part in stored if not group.reduces] + rows)
     for key in reduced.keys() & kept.keys():

@@ -209,8 +209,9 @@ def _kept(seen: Array, every: int) -> Array:
 
 def _empty(aval: Aval) -> Array:
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
-        zero = jax.random.wrap_key_data(jnp.zeros_like(jax.random.key_data(jax.random.key(0))))
-        return jnp.broadcast_to(zero, aval.shape)
+        impl = compat.key_impl_name(aval.dtype)
+        words = jnp.zeros_like(jax.random.key_data(jax.random.key(0, impl=impl)))
+        return jnp.broadcast_to(jax.random.wrap_key_data(words, impl=impl), aval.shape)
     return compat.zeros_split(aval.shape, aval.dtype, aval.sharding)
 
 

@@ -19,7 +19,7 @@ from jax import lax
 from lox._host import Delivery, deliver, host_form, pack_leaves, split_alive
 from lox._logdict import logdict
 from lox._stores import Aval, RingStore
-from lox._words import Layout
+from lox._words import Layout, is_key
 
 Array = Any
 
@@ -74,7 +74,7 @@ def _for_callback(handle: Any, form: Form, layout: Layout, operand_tree: Any) ->
         and all(jax.tree_util.treedef_is_leaf(tree) for tree in form.trees)
         and (all(layout.packed) or len(layout.packed) == 1)
         and all(shape == () for shape in layout.shapes)
-        and all(np.dtype(dtype).itemsize == 4 for dtype in layout.dtypes)
+        and all(not is_key(dtype) and np.dtype(dtype).itemsize == 4 for dtype in layout.dtypes)
     )
 
 
