@@ -24,7 +24,7 @@ class Failing(lox.loggers.Logger):
     def __init__(self, stage: str, error: BaseException, **options: Any) -> None:
         super().__init__(**options)
         self.stage, self.error = stage, error
-        self.written: dict[str, list[int]] = {}
+        self.kept: dict[str, list[int]] = {}
         self.closed: set[str] = set()
 
     def open(self, run: lox.loggers.Run) -> Any:
@@ -38,7 +38,7 @@ class FailingWriter:
 
     def write(self, logs: lox.logdict) -> None:
         self._meet("write")
-        self._logger.written.setdefault(self._name, []).extend(logs["x"].tolist())
+        self._logger.kept.setdefault(self._name, []).extend(logs["x"].tolist())
 
     def flush(self) -> None:
         self._meet("flush")
@@ -79,7 +79,7 @@ def test_what_a_backend_raises_is_raised_once_and_hurts_nobody_else(stage: str, 
     assert raised
     assert all(caught is error for caught in raised)
     assert len(raised) <= (3 if stage in ("write", "flush") else 1) + (stage == "flush")
-    missing = 3 - len(logger.written[f"{1:016x}"])
+    missing = 3 - len(logger.kept[f"{1:016x}"])
     assert missing <= len(raised)  # a call that raises for another run may not have logged
     assert f"{1:016x}" in logger.closed
     assert not [thread for thread in threading.enumerate() if thread.name == "lox:Failing"]

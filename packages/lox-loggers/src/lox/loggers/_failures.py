@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
+from collections.abc import Callable
 
 from lox.loggers._errors import LoggerWarning
 
@@ -22,6 +23,7 @@ class Failures:
         self._more = 0  # failures after the pending one
         self._lost_since = 0  # records that they and the pending one cost
         self._warned = False
+        self._awaited = False
         self.lost = 0
 
     def add(self, error: BaseException, where: str, lost: int = 0) -> None:
@@ -34,6 +36,18 @@ class Failures:
             first, self._warned = not self._warned, True
         if first:
             self.tell(f"{self._owner}: {where} failed: {type(error).__name__}: {error}; training goes on")
+
+    def awaited(self, task: Callable[[], None]) -> Callable[[], None]:
+        """A task of the background thread that somebody waits for."""
+
+        def run() -> None:
+            self._awaited = True
+            try:
+                task()
+            finally:
+                self._awaited = False
+
+        return run
 
     def keep(self, error: BaseException, where: str) -> None:
         """Takes note of an error that is to be raised whatever `on_error` says."""
@@ -70,6 +84,8 @@ class Failures:
             return
         error.add_note(f"in {self._owner}, {where}" + (f", {records(lost)} lost" if lost else ""))
         self._pending = error
+        if self._awaited:
+            return  # who waits for it gets it right away
         # Inside a compiled program nobody calls the logger: who looks at the terminal is to see it before the end.
         _log.error(
             "%s: %s failed: %s: %s (raised at the next call of the logger, at flush or close)",

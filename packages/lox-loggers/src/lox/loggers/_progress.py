@@ -34,7 +34,7 @@ class ProgressLogger(Logger):
     >>> import sys
     >>> with lox.loggers.ProgressLogger(total=10, metrics="loss", file=sys.stdout, live=False) as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=4)
-    00000000  5/10 (50%)  ...  loss=0.25
+    00000000  5/10 (50%)  loss=0.25
     """
 
     def __init__(
@@ -176,9 +176,8 @@ class _Lines:
             if done and (tenth > self._shown.get(title, 0) or (last and done != self._told.get(title))):
                 self._shown[title], self._told[title] = tenth, done
                 of = "" if total is None else f"/{total} ({100 * done // total}%)"
-                self._file.write(
-                    f"{title}  {done}{of}  {short(done / max(seconds, 1e-3))}/s  {logger.beside(runs)}".rstrip() + "\n"
-                )
+                speed = f"  {short(done / seconds)}/s" if seconds > 0.5 else ""  # of the first moments it says nothing
+                self._file.write(f"{title}  {done}{of}{speed}  {logger.beside(runs)}".rstrip() + "\n")
         self._file.flush()
 
     def stop(self, logger: ProgressLogger) -> None:

@@ -26,6 +26,10 @@ class WrittenSteps:
         if not isinstance(steps, Mapping) or not all(isinstance(axes, Mapping) for axes in steps.values()):
             raise RunFormatError(f"{source} must tell steps as {{key: {{axis: steps}}}}; it told {steps!r}")
         for key, axes in steps.items():
+            if any(np.ndim(column) != 1 for column in axes.values()):
+                raise RunFormatError(
+                    f"{source} must tell steps as {{key: {{axis: steps}}}}; of {key!r} it told {axes!r}"
+                )
             rows = {axis: len(column) for axis, column in axes.items()}
             if len(set(rows.values())) > 1:
                 told = ", ".join(f"{number} along {axis!r}" for axis, number in rows.items())

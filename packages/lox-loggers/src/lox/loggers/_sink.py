@@ -96,7 +96,7 @@ class Sink:
             except BaseException as error:
                 self._failed(error, "opening a run")
 
-        self._worker.run(task)
+        self._worker.run(self.failures.awaited(task))
 
     def deliver(self, delivery: Delivery) -> None:
         """Queues what one host call brought: one run id, and its logs, for each lane."""
@@ -115,7 +115,7 @@ class Sink:
         """Returns when everything queued so far has been written and flushed."""
         if not (self.foreign or self.closed):
             with contextlib.suppress(LoggerClosedError):  # another thread closes it: that flushes too
-                self._worker.run(self._flush_all)
+                self._worker.run(self.failures.awaited(self._flush_all))
 
     def close(self) -> None:
         """Writes everything, closes all writers and ends the thread. A second call does nothing."""
@@ -125,7 +125,7 @@ class Sink:
             if self.closed:
                 return
             if not self._worker.stopping:  # not abandoned before
-                self._worker.run(self._close_all)
+                self._worker.run(self.failures.awaited(self._close_all))
             self.closed = True
             self._worker.stop()
             self._worker.join()
