@@ -40,8 +40,11 @@ def _evaluate_rule(
     if not collector.survey(rule).usages:
         outs, _ = evaluate_call(collector, rule, context, args)
         return outs, evaluate_call(collector, primal, context, primal_args)[1]
-    if not _folds_alike(collector, rule, primal, context):
-        raise _conflict(_counts(collector, rule), _counts(collector, primal))
+    recorded, wanted = _counts(collector, rule), _counts(collector, primal)
+    # What goes into stores must have a store, and go there equally often: the stores cannot tell afterwards.
+    there_are_stores = collector.stores_in(rule, folds=False) <= context.state.keys()
+    if not there_are_stores or (context.state and recorded != wanted):
+        raise _conflict(_list_counts(recorded), _list_counts(wanted))
     outs, (state, rows) = evaluate_call(collector, rule, context, args)
     expected_state, expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, primal_args)[1])
     fitting = _fit(rows, expected)
@@ -50,19 +53,12 @@ def _evaluate_rule(
     return outs, (jax.tree.map(lambda x, like: x.astype(like.dtype), state, expected_state), fitting)
 
 
-def _folds_alike(collector: Collector, rule: Any, primal: Any, context: Context) -> bool:
-    """Whether what goes into stores does so equally often, and there are stores for it."""
-    numbers = collector.stores_in(rule, folds=False)
-    return numbers <= context.state.keys() and (
-        not context.state or _counts(collector, rule) == _counts(collector, primal)
-    )
+def _counts(collector: Collector, jaxpr: Any) -> dict[str, int | None]:
+    return {key: usage.records for key, usage in collector.survey(jaxpr).usages.items()}
 
 
-def _counts(collector: Collector, jaxpr: Any) -> str:
-    usages = collector.survey(jaxpr).usages
-    return ", ".join(
-        f"{key!r} x {'?' if usages[key].records is None else usages[key].records}" for key in sorted(usages)
-    )
+def _list_counts(counts: dict[str, int | None]) -> str:
+    return ", ".join(f"{key!r} x {'?' if number is None else number}" for key, number in counts.items())
 
 
 def _conflict(recorded: str, expected: str) -> ConflictError:
