@@ -378,3 +378,64 @@ def test_what_threads_log_to_one_run_at_the_same_time_is_all_there():
         for number in range(4):
             mine = [x for x in found if x // 1000 == number]
             assert mine == sorted(mine)
+
+
+def _every_third(i):
+    lox.log({"x": i / 2, "v": jnp.ones(3) * i}, step=i, where=i % 3 == 0)
+
+
+def _every_third_without_steps(i):
+    lox.log({"x": i}, where=i % 3 == 0)
+
+
+def _in_a_branch(i):
+    jax.lax.cond(i % 3 == 0, lambda: (lox.log({"x": i}, step=i), 0)[1], lambda: 0)
+
+
+def _in_a_loop(i):
+    def body(j):
+        lox.log({"x": i}, step=i)
+        return j + 1
+
+    jax.lax.while_loop(lambda j: j < i % 2, body, 0)
+
+
+def _some_of_its_keys(i):
+    lox.log({"always": i}, step=i)
+    lox.log({"x": i}, step=i, where=i % 3 == 0)
+
+
+PROGRAMS = [_every_third, _every_third_without_steps, _in_a_branch, _in_a_loop, _some_of_its_keys]
+
+
+@pytest.mark.parametrize("lanes", [None, 3], ids=["alone", "lanes"])
+@pytest.mark.parametrize("options", [{"capacity": 1}, {"capacity": 2}, {"reduce": "mean"}, {"reduce": "last"}], ids=str)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_calls_that_record_nothing_write_nothing(program, options, lanes):
+    """A program that is called in a Python loop has room for a record also where there is none."""
+
+    def rows(transform, **options):
+        keys = jax.random.split(jax.random.key(0), lanes) if lanes else jax.random.key(0)
+        with Gated() as logger:
+            states = jax.vmap(logger.init)(keys) if lanes else logger.init(keys)
+            apply = getattr(logger, transform)
+            step = lambda state, i: apply(program, state, **options)(i)  # noqa: E731
+            step = jax.jit(jax.vmap(step) if lanes else step)
+            with Held(logger, logger.init(jax.random.key(7))):
+                for i in range(10):
+                    step(states, i + jnp.arange(lanes) if lanes else jnp.asarray(i))
+                jax.effects_barrier()
+            logger.flush()
+            return {
+                run.name: sorted(
+                    (key, sorted((axis, float(step)) for axis, step in steps.items()), np.ravel(values[key]).tolist())
+                    for logs in writes(logger, run.name)
+                    for steps, values in logs.rows()
+                    for key in values
+                )
+                for run in logger.runs
+            }
+
+    spooled, tapped = rows("spool", **options), rows("tap")
+    assert spooled == tapped
+    assert any(tapped.values())

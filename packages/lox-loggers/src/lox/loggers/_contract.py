@@ -151,6 +151,18 @@ class LoggerContract(Contract):
             logger.flush()
         assert self.records(self.only_run(logger)) == ([2, 4, 0, 2, 4], [2.0, 4.0, 0.0, 2.0, 4.0])
 
+    def test_calls_that_record_nothing_write_nothing(self) -> None:
+        @jax.jit
+        def step(i: Any) -> None:
+            lox.log({"loss": i / 2}, step=i, where=i % 4 == 0)
+
+        logger = self.logger()
+        spooled = logger.spool(step, logger.init(jax.random.key(1)))
+        for i in range(10):
+            spooled(i)
+        logger.flush()
+        assert self.records(self.only_run(logger)) == ([0, 4, 8], [0.0, 2.0, 4.0])
+
     def test_every_step_axis_is_kept(self) -> None:
         logger = self.logger()
         state = logger.init(jax.random.key(1))

@@ -94,7 +94,7 @@ def _look(delivery: Delivery) -> Any:
     This is done for each delivery, hence the loops that run in C.
     """
     logs, stacked = delivery.logs, delivery.logs._stacked
-    if not logs or (stacked and (delivery.lanes or len(stacked) < len(logs))):
+    if not logs or (stacked and (delivery.lanes or len(stacked) < len(logs))) or _lacks_records(logs):
         return None
     values: list[Any] = list(logs.values())
     structure = None
@@ -115,7 +115,13 @@ def _look(delivery: Delivery) -> Any:
     return bool(stacked), list(logs), structure, dtypes, shapes, axes
 
 
-_ARRAYS_ONLY = {np.ndarray}
+def _lacks_records(logs: lox.logdict) -> bool:
+    """Whether there can be room where no record is: a condition did not hold."""
+    counts = logs._counts.values()
+    return 0 in counts if set(map(type, counts)) == _NUMBERS_ONLY else not all(map(np.all, counts))
+
+
+_ARRAYS_ONLY, _NUMBERS_ONLY = {np.ndarray}, {int}
 _dtype, _shape, _metadata = map(operator.attrgetter, ("dtype", "shape", "metadata"))
 
 
