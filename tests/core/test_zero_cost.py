@@ -137,6 +137,29 @@ def test_export_of_a_program_with_marks():
     np.testing.assert_allclose(spooled.call(ARGUMENT), lox.spool(fun)(ARGUMENT)[1]["c"], rtol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{}, {"reduce": "mean"}, {"reduce": ("max", "last")}], ids=str)
+def test_export_with_dimensions_that_are_not_known(options):
+    def fun(x, y):
+        def inner(c, z):
+            lox.log({"both": c + z, "whole": x})
+            return c + z, None
+
+        def outer(c, z):
+            lox.log({"c": c}, step=c)
+            return jax.lax.scan(inner, c, y)
+
+        return jax.lax.scan(outer, 0.0, x)[0]
+
+    def logs_of(x, y):
+        return dict(lox.spool(fun, **options)(x, y)[1])
+
+    sizes = jax.export.symbolic_shape("m, n")
+    exported = jax.export.export(jax.jit(logs_of))(*[jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes])
+    for m, n in ((2, 3), (4, 1)):
+        arguments = jnp.arange(m, dtype=jnp.float32), jnp.ones(n)
+        jax.tree.map(np.testing.assert_array_equal, exported.call(*arguments), logs_of(*arguments))
+
+
 def test_exported_programs_can_be_stored():
     pytest.importorskip("flatbuffers")  # what JAX stores them with
     fun = differentiable(lox.log)

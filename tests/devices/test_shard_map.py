@@ -283,3 +283,64 @@ def test_pmap():
     np.testing.assert_array_equal(record["total"], [120.0] * 8)
     _, logs = jax.pmap(lox.spool(fun), axis_name="i")(x)
     np.testing.assert_array_equal(logs["x"], x.sum(1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"reduce": ("mean", "first", "last", "count")}, {"reduce": ("append", "max")}, {"interval": 2}, {"capacity": 3}],
+    ids=str,
+)
+@pytest.mark.parametrize("fun", [scanned, looped])
+def test_a_spool_inside_keeps_the_records_of_its_device(line, fun, options):
+    if fun is looped and ("interval" in options or "append" in str(options)):
+        options = {**options, "capacity": 3}
+
+    @line
+    def inside(x):
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], lox.spool(fun, **options)(x))
+
+    outside, expected = lox.spool(line(fun), **options)(X)
+    out, logs = jax.jit(inside)(X)
+    np.testing.assert_array_equal(out.reshape(-1), outside)
+    for key in expected:
+        counts = np.broadcast_to(logs.counts[key], 8)
+        np.testing.assert_array_equal(counts, np.broadcast_to(expected.counts[key], 8))
+        records_first = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1) if leaf.ndim > 1 else leaf, logs[key])
+        jax.tree.map(np.testing.assert_allclose, records_first, expected[key])
+
+
+def test_a_spool_inside_says_what_is_the_same_on_all_devices():
+    def f(x):
+        def body(c, i):
+            lox.log({"total": jax.lax.psum(c.sum(), "d")}, where=i > 0, step=i)
+            return c + 1, None
+
+        return jax.lax.scan(body, x, jnp.arange(4))[0]
+
+    for options, expected in (({"reduce": "mean"}, 152.0), ({"capacity": 2}, [152.0, 168.0]), ({}, [136, 152, 168, 0])):
+        # Without `check_vma`, JAX would not mind. With it, `out_specs=P()` is refused unless the value is known to agree.
+        inside = on_each(LINE, P("d"), P())(lambda x, options=options: lox.spool(f, **options)(x)[1]["total"])
+        np.testing.assert_array_equal(inside(X), expected)
+
+
+def test_logs_are_reduced_inside(line):
+    inside = line(lambda x: lox.spool(scanned, argnames="own")(x)[1].reduce("max")["own"][None])
+    np.testing.assert_array_equal(inside(X), X.reshape(8, 2).sum(1) + 12)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 3}, {"interval": 2}, {"batch": 3, "interval": 2}], ids=str)
+@pytest.mark.parametrize("fun", [scanned, looped])
+def test_a_tap_inside_delivers_the_records_of_each_device(line, fun, options):
+    def numbers(got, key):
+        return sorted(value for logs in got if key in logs for value in np.ravel(logs[key]).tolist())
+
+    got = []
+    jax.block_until_ready(jax.jit(line(lox.tap(fun, got.append, **options)))(X))
+    jax.effects_barrier()
+    by_device = X.reshape(8, 2)
+    if fun is looped:
+        alone = [record for x in by_device for record in arriving(fun, x, **options)]
+        assert numbers(got, "c") == numbers(alone, "c")
+    else:  # alone, a device has no axis to average over
+        sums = np.asarray(by_device.sum(1)) + 2 * np.cumsum(np.arange(4.0))[:, None]
+        assert numbers(got, "own") == sorted(sums[:: options.get("interval", 1)].ravel().tolist())

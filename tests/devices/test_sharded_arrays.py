@@ -66,7 +66,16 @@ def test_spooled_logs_keep_the_sharding_of_the_program(split):
     assert logs["errors"].sharding.shard_shape((3, 16)) == (3, 2)
 
 
-@pytest.mark.parametrize("options", [{"reduce": "mean"}, {"reduce": ("max", "last")}, {"interval": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"reduce": "mean"},
+        {"reduce": ("max", "last")},
+        {"reduce": "first"},
+        {"reduce": "std", "interval": 2},
+        {"interval": 2},
+    ],
+)
 def test_bounded_logs_keep_it_too(split, options):
     _, expected = lox.spool(train, **options)(jnp.ones(4), X)
     _, logs = jax.jit(lox.spool(train, **options))(jnp.ones(4), split)
@@ -74,6 +83,27 @@ def test_bounded_logs_keep_it_too(split, options):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
     for leaf in jax.tree.leaves(logs["errors"]):
         assert leaf.sharding.shard_shape(leaf.shape)[-1] == 2
+
+
+def test_finished_logs_are_reduced(split):
+    def reduced(w, xs):
+        return lox.spool(train)(w, xs)[1].reduce(("mean", "first"))
+
+    expected = reduced(jnp.ones(4), X)
+    for fun in (reduced, jax.jit(reduced)):
+        logs = fun(jnp.ones(4), split)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), dict(logs), dict(expected))
+        assert logs["errors"]["mean"].sharding.shard_shape((16,)) == (2,)
+
+
+def test_a_key_that_is_split_in_one_place_only(devices):
+    def f(x):
+        lox.log({"x": jnp.ones(16)})
+        lox.log({"x": x})
+
+    x = put(jnp.arange(16.0), devices, P("d"))
+    for fun in (lox.spool(f), jax.jit(lox.spool(f))):
+        np.testing.assert_array_equal(fun(x)[1]["x"], [np.ones(16), np.arange(16.0)])
 
 
 def test_a_dynamic_number_of_records(devices):

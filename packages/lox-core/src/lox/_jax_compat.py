@@ -565,9 +565,14 @@ def is_known_form(eqn: Any) -> bool:
 
 def varying_axes(array: Any) -> frozenset[str]:
     """The mesh axes along which devices differ: ``vma`` up to 0.9, part of ``manual_axis_type`` from 0.10 on."""
-    aval = jax.typeof(array)
+    aval = array if isinstance(array, ShapedArray) else jax.typeof(array)
     manual = getattr(aval, "manual_axis_type", None)
     return manual.varying if manual is not None else getattr(aval, "vma", frozenset())
+
+
+def manual_axes_here() -> tuple[str, ...]:
+    """The mesh axes of the shard_maps around the code that is being traced."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def vary_over(array: Any, axes: Iterable[str]) -> Any:

@@ -26,8 +26,8 @@ from lox import _jax_compat as compat
 from lox._errors import BranchMismatchError, ConflictError, DynamicCountError, LogTypeError, OptionError, name_sites
 from lox._mark import Mark
 from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
-from lox._stores import Aval, Finished, ReduceStore, RingStore, Store
-from lox._survey import Survey, Usage, Usages, Use
+from lox._stores import Aval, Finished, ReduceStore, RingStore, Store, start_varying
+from lox._survey import Survey, Usage, Usages, Use, differ_along
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,8 @@ class Group:
     mesh: tuple[int, ...]  # the store is one device's; its state leads with these axes
 
     def init(self) -> Any:
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, self.mesh + jnp.shape(x)), self.store.init())
+        start = start_varying(self.store, differ_along([plan.usage for plan in self.keys]))
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, self.mesh + jnp.shape(x)), start) if self.mesh else start
 
     def finish(self, state: Any) -> Finished:
         finish = self.store.finish
@@ -278,15 +279,17 @@ def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
     first = usage.uses[0]
     for other in usage.uses[1:]:
         _check_fit(key, first, other)
-    leaves = tuple(
-        Type(leaf.shape, _promote(key, [use.leaves[i] for use in usage.uses], usage), compat.split_of(leaf))
-        for i, leaf in enumerate(first.leaves)
-    )
+    leaves = tuple(_common_type(key, [use.leaves[i] for use in usage.uses], usage) for i in range(len(first.leaves)))
     steps = tuple(
         (axis, Type(aval.shape, _promote(axis, [dict(use.steps)[axis] for use in usage.uses], usage)))
         for axis, aval in first.steps
     )
     return KeyPlan(key, first.tree, leaves, steps, usage, _reduction(key, usage, default))
+
+
+def _common_type(key: str, avals: list[Any], usage: Usage) -> Type:
+    split = [sharding for aval in avals if (sharding := compat.split_of(aval)) is not None]
+    return Type(avals[0].shape, _promote(key, avals, usage), split[0] if split else None)
 
 
 def _check_fit(key: str, first: Use, other: Use) -> None:

@@ -173,7 +173,12 @@ def _run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 
     (carried, state), (ys, packed) = jax.lax.scan(
-        body, (init, frame.context(numbers).state), xs, length=length, reverse=reverse, unroll=params["unroll"]
+        body,
+        (init, frame.context(numbers).state),
+        xs,
+        length=None if xs else length,  # as a length, JAX takes numbers only; those of `jax.export` need not be any
+        reverse=reverse,
+        unroll=params["unroll"],
     )
     frame.state.update(state)
     tree, layout = structure

@@ -92,6 +92,7 @@ class Spooler(Collector):
     def __init__(self, survey: Survey, rules: Any, keep: bool, plan: Plan) -> None:
         super().__init__(survey, rules, keep)
         self.plan = plan
+        self.inside_shard_map = bool(compat.manual_axes_here())
 
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
         steps = record.steps
@@ -115,12 +116,13 @@ class Spooler(Collector):
 
     def settle(self, frame: Frame, numbers: frozenset[int]) -> None:
         settled: set[str] = set()
+        varies = self.inside_shard_map or frame.mesh
         for number in sorted(numbers):
             group = self.plan.groups[number]
             before = frame.state[number]
             after = _fold_pending(group, before, frame.rows)
             # A carried value keeps its type, in shard_map also what it says about the devices it differs between.
-            frame.state[number] = jax.tree.map(compat.vary_like, after, before) if frame.mesh else after
+            frame.state[number] = jax.tree.map(compat.vary_like, after, before) if varies else after
             settled.update(plan.key for plan in group.keys)
         for key in settled - self.plan.rows:
             frame.rows.pop(key, None)
@@ -142,7 +144,8 @@ def _fold_pending(group: Group, state: Any, rows: Rows) -> Any:
 
 
 def _cast(array: Array, aval: Any) -> Array:
-    return array if array.dtype == aval.dtype else jax.lax.convert_element_type(array, aval.dtype)
+    array = array if array.dtype == aval.dtype else jax.lax.convert_element_type(array, aval.dtype)
+    return array if aval.sharding is None else compat.split_like(array, aval)
 
 
 # --- from rows and states to logs ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from jax import lax
 from lox import _jax_compat as compat
 from lox._logdict import logdict
 from lox._reduce import Reducer, Reduction
-from lox._words import MAX_PACKED_ELEMENTS, Layout, packed_limit
+from lox._words import MAX_PACKED_ELEMENTS, Layout, is_small, packed_limit
 
 Array = Any
 Aval = jax.ShapeDtypeStruct
@@ -45,6 +45,11 @@ class Store(Protocol):
     def finish(self, state: Any) -> Finished: ...
 
 
+def start_varying(store: Store, axes: Sequence[str]) -> Any:
+    """The first state of a store that holds records which differ between the devices along ``axes``."""
+    return jax.tree.map(lambda leaf: compat.vary_over(leaf, axes), store.init()) if axes else store.init()
+
+
 def select(keep: Array | None, new: Any, old: Any) -> Any:
     if keep is None:
         return new
@@ -59,6 +64,16 @@ def select(keep: Array | None, new: Any, old: Any) -> Any:
 
 def _cast(array: Array, aval: Aval) -> Array:
     return lax.convert_element_type(array, aval.dtype)
+
+
+def _start(reducer: Reducer, aval: Aval) -> Any:
+    """The first state of a reducer. What it folds from values that are split between devices is split as they are."""
+    state = reducer.init(aval)
+    if aval.sharding is None:
+        return state
+    # What looks like a record is split like one, so that the reducer can choose between the two.
+    state = jax.tree.map(lambda x: compat.split_like(x, aval) if jnp.shape(x) == aval.shape else x, state)
+    return jax.tree.map(compat.split_like, state, jax.eval_shape(reducer.update, state, aval))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +91,7 @@ class ReduceStore:
         packs: list[list[int]] = []
         limit = packed_limit(MAX_PACKED_ELEMENTS)
         for i, aval in enumerate(self.leaves):
-            if reducer.elementwise and math.prod(aval.shape) <= limit and aval.sharding is None:
+            if reducer.elementwise and is_small(aval.shape, limit) and aval.sharding is None:
                 small.setdefault(aval.dtype, []).append(i)
             else:
                 packs.append([i])
@@ -94,17 +109,10 @@ class ReduceStore:
 
     def init(self) -> Any:
         folds = [
-            [reducer.init(self._pack_aval(pack)) for pack in self._packs(reducer)]
+            [_start(reducer, self._pack_aval(pack)) for pack in self._packs(reducer)]
             for _, reducer in self.reduction.reducers
         ]
-        state = jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
-        if all(aval.sharding is None for aval in self.leaves):
-            return state
-        # What is folded from split values is split as they are: find out how, and start that way.
-        later = jax.eval_shape(
-            lambda state, leaves, steps: self.add(state, leaves, steps, None), state, self.leaves, self.steps
-        )
-        return jax.tree.map(compat.split_like, state, later)
+        return jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
 
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
         seen, folds, last_steps = state
@@ -224,7 +232,7 @@ def fold_logdict(logs: logdict, reduction: Reduction) -> logdict:
         leaves, tree = jax.tree.flatten(logs[key])
         axes = logs._steps_of(key)
         rows = [jnp.asarray(x) if key in logs.stacked else jnp.asarray(x)[None] for x in (*leaves, *axes.values())]
-        avals = [Aval(row.shape[1:], row.dtype) for row in rows]
+        avals = [_of_one(row) for row in rows]
         store = ReduceStore(reduction, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]))
         used = jnp.minimum(logs.counts[key], len(rows[0])) if key in logs._bounds else None
         done = store.finish(_fold(store, rows, used))
@@ -237,10 +245,19 @@ def fold_logdict(logs: logdict, reduction: Reduction) -> logdict:
     return logdict(values, steps, counts)
 
 
+def _of_one(rows: Array) -> Aval:
+    """The type of a record."""
+    one = jax.eval_shape(lambda rows: lax.index_in_dim(rows, 0, keepdims=False), rows)
+    return Aval(one.shape, one.dtype, sharding=compat.split_of(one))
+
+
 def _fold(store: ReduceStore, rows: list[Array], used: Array | None) -> Any:
     def step(state: Any, numbered: Any) -> Any:
         i, row = numbered
         keep = None if used is None else i < used
-        return store.add(state, row[: len(store.leaves)], row[len(store.leaves) :], keep), None
+        after = store.add(state, row[: len(store.leaves)], row[len(store.leaves) :], keep)
+        return jax.tree.map(compat.vary_like, after, state), None
 
-    return jax.lax.scan(step, store.init(), (jnp.arange(len(rows[0])), rows))[0]
+    differing = frozenset[str]().union(*map(compat.varying_axes, [*rows, *([] if used is None else [used])]))
+    start = start_varying(store, sorted(differing))
+    return jax.lax.scan(step, start, (jnp.arange(len(rows[0])), rows))[0]

@@ -26,8 +26,8 @@ class Use(NamedTuple):
     tree: Any
     # Sizes of the mesh axes of the shard_maps around the mark: they lead the shapes above.
     mesh: tuple[int, ...] = ()
-    # Shapes and dtypes of all operands of the mark: one call of lox.log can be traced with several.
-    types: tuple[Any, ...] = ()
+    # The types of all operands of the mark: one call of lox.log can be traced with several.
+    operands: tuple[Any, ...] = ()
 
 
 class Usage(NamedTuple):
@@ -71,6 +71,17 @@ class Usage(NamedTuple):
 
 
 Usages = dict[str, Usage]
+
+
+def differ_along(usages: Iterable[Usage]) -> tuple[str, ...]:
+    """Where the transformation itself is inside a shard_map: the mesh axes along which these records, or their number,
+    can differ."""
+    around = compat.manual_axes_here()
+    if not around or not all(usage.records is not None and not usage.branched for usage in usages):
+        return around
+    operands = [aval for usage in usages for use in usage.uses for aval in use.operands]
+    differing = frozenset[str]().union(*map(compat.varying_axes, operands))
+    return tuple(axis for axis in around if axis in differing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,15 +137,15 @@ class Survey:
         return Summary(_with_multiplicity(usages, marks), frozenset(folded))
 
     def _use(self, eqn: Any, index: int, body: Any, segment: int, marks: Counter[Any]) -> Usages:
-        avals, mark = [var.aval for var in eqn.invars], eqn.params["mark"]
-        record, types = Record.of(mark, avals), tuple((aval.shape, aval.dtype) for aval in avals)
+        avals, mark = tuple([var.aval for var in eqn.invars]), eqn.params["mark"]
+        record = Record.of(mark, avals)
         selected = self.selected(mark)
         # Records with steps or a condition of their own are together only if they are one mark.
         place = (id(body), segment, index if mark.axes or mark.masked else None)
         found = {}
         for key, tree in zip(mark.keys, mark.trees, strict=True):
             if key in selected:
-                use = Use(mark, tuple(record.leaves[key]), tuple(record.steps.items()), tree, types=types)
+                use = Use(mark, tuple(record.leaves[key]), tuple(record.steps.items()), tree, operands=avals)
                 marks[key, place] += 1
                 found[key] = Usage((use,), 1, False, mark.masked, None, frozenset([place]))
         return found

@@ -146,6 +146,8 @@ class Tapper(Collector):
             number: jnp.zeros(self.plans[key].usage.uses[0].mesh, jnp.int32) for key, number in self.counters.items()
         }
         state.update({number: store.init() for number, store in self.buffers.values()})
+        around = compat.manual_axes_here()
+        state = jax.tree.map(lambda x: compat.vary_over(x, around), state) if around else state
         if self.chained:
             state[TOKEN] = jnp.broadcast_to(first_token(), self.mesh)
         return state
@@ -230,7 +232,7 @@ def _place(mesh: tuple[tuple[str, int], ...]) -> Array:
     return place
 
 
-def _shapes(leaves: list[Array]) -> Any:
+def _shapes(leaves: Iterable[Any]) -> Any:
     return tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
 
 
@@ -259,7 +261,7 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, B
     for key, usage in usages.items():
         for use in usage.uses:
             if not use.mesh:
-                by_mark.setdefault((use.mark, use.types), {})[key] = use
+                by_mark.setdefault((use.mark, _shapes(use.operands)), {})[key] = use
     for (mark, _), uses in by_mark.items():
         steps = next(iter(uses.values())).steps
         groups: dict[int, list[str]] = {}

@@ -40,7 +40,12 @@ def key_words(words: np.ndarray, impl: str) -> np.ndarray:
 
 
 def _may_be_split(leaf: Any) -> bool:
-    return compat.is_split(leaf) or packed_limit(MAX_PACKED_ELEMENTS) < math.prod(np.shape(leaf))
+    return compat.is_split(leaf) or not is_small(np.shape(leaf), packed_limit(MAX_PACKED_ELEMENTS))
+
+
+def is_small(shape: Sequence[Any], limit: int) -> bool:
+    """Whether an array has up to ``limit`` elements. A dimension need not be a number (``jax.export``)."""
+    return all(isinstance(size, int) for size in shape) and math.prod(shape) <= limit
 
 
 def packed_limit(limit: int) -> int:
@@ -76,7 +81,8 @@ class Layout:
         dtypes = tuple(leaf.dtype for leaf in leaves)
         packable = [
             words_per_element(dtype) is not None
-            and 0 < math.prod(shape) <= limit
+            and is_small(shape, limit)
+            and math.prod(shape) > 0
             and id(leaf) not in apart
             and not _may_be_split(leaf)
             for leaf, shape, dtype in zip(leaves, shapes, dtypes, strict=True)
