@@ -46,6 +46,19 @@ def raises(kind, *patterns: str):
 # --- what cannot be logged -------------------------------------------------------------------------------------------
 
 
+def test_logs_do_not_lose_their_steps():
+    def again(**steps):
+        _, logs = lox.spool(lambda: lox.log({"x": 1.0}, step=7, epoch=0) and None)()
+        lox.log(logs, **steps)  # here
+        lox.log(dict(logs), prefix="bare/")
+
+    for given in ({}, {"step": 8}):
+        with raises(lox.LoxError, "epoch=...", "would be lost", r"dict\(logs\)", site(again, "# here")):
+            lox.spool(again)(**given)
+    logs = lox.spool(again)(step=8, epoch=1)[1]
+    assert {axis: by_key["x"].tolist() for axis, by_key in logs.steps.items()} == {"step": 8, "epoch": 1}
+
+
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "spooled"])
 @pytest.mark.parametrize(
     "value, kind",
@@ -418,7 +431,7 @@ def test_what_is_about_records_refuses_the_logs_of_several_lanes(use):
         return jax.lax.scan(lambda c, i: (lox.log({"c": c}, step=i)["c"] + 1, None), x, jnp.arange(4))[0]
 
     logs = jax.vmap(lox.spool(g))(jnp.zeros(3))[1]
-    with raises(TypeError, "one lane", "'c'", "vmap"):
+    with raises(TypeError, "one lane", "'c'", r"jax.tree.map"):
         use(logs)
     use(jax.tree.map(lambda leaf: leaf[0], logs))
 

@@ -421,3 +421,19 @@ def test_key_order_does_not_depend_on_the_hash_seed():
         outputs.add(done.stdout)
     assert len(outputs) == 1
     assert outputs.pop().startswith("['b', 'b2', 'a', 'a2', 'c', 'c2', 'zebra', 'zebra2', 'apple', 'apple2']")
+
+
+def test_steps_may_be_lists():
+    logs = logdict({"x": np.ones(2)}, steps={"step": {"x": [1, 2]}}, stacked=["x"])
+    assert [steps for steps, _ in logs.rows()] == [{"step": 1}, {"step": 2}]
+
+
+def test_what_needs_one_lane_says_how_to_get_it():
+    logs = jax.vmap(lambda x: lox.spool(lambda x: jax.lax.map(lambda y: lox.log({"y": y}) and y, x))(x)[1])(
+        jnp.ones((3, 2))
+    )
+    for method in ("rows", "table", "to_pandas"):
+        with pytest.raises(lox.LoxError, match=rf"{method}\(\).*take one, jax.tree.map\(lambda x: x\[i\], logs\)$"):
+            getattr(logs, method)()
+    with pytest.raises(lox.LoxError, match=r"or map it, jax.vmap"):
+        logs.reduce("mean")

@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+import warnings
 import weakref
 
 import jax
@@ -140,6 +141,32 @@ def test_rows_are_flushed_unasked_after_a_while():
     wait_until(lambda: ("flush", "0000000000000000") in logger.calls)
     assert [call[0] for call in logger.calls] == ["open", "write", "flush"]
     logger.close()
+
+
+def test_a_flush_that_failed_is_tried_again_unasked():
+    class Locked(Collecting):
+        flush_interval = 0.02
+        attempts = 0
+
+        def open(self, run):
+            writer = super().open(run)
+
+            def flush():
+                self.attempts += 1
+                if self.attempts < 3:
+                    raise OSError("locked")
+                self.calls.append(("flush", run.name))
+
+            writer.flush = flush
+            return writer
+
+    with Locked(on_error="warn") as logger, warnings.catch_warnings(action="ignore"):
+        logger.log(logger.init(jax.random.key(0)), {"x": 1})
+        wait_until(lambda: logger.calls[-1][0] == "flush")
+        assert logger.attempts == 3
+        attempts = logger.attempts
+        time.sleep(0.2)
+        assert logger.attempts == attempts
 
 
 def test_a_full_queue_makes_the_caller_wait_and_drops_nothing():

@@ -137,6 +137,36 @@ def test_only_what_looks_alike_is_joined_and_nothing_overtakes(records, sizes):
     ]
 
 
+@pytest.mark.parametrize("values", [(1.0, {"a": 1.0}), ({"a": 1.0}, 1.0), ([1.0], {"a": 1.0}), (1.0, (1.0, 2.0))])
+def test_a_key_may_change_its_structure(values):
+    with Gated() as logger:
+        state = logger.init(jax.random.key(0))
+        with Held(logger, state):
+            for value in values:
+                for i in range(3):
+                    logger.log(state, {"x": value}, step=i)
+        logger.flush()
+        assert [logs.counts["x"] for logs in writes(logger)] == [3, 3]
+        for logs, value in zip(writes(logger), values, strict=True):
+            assert jax.tree.structure(logs["x"]) == jax.tree.structure(value)
+
+
+def test_nothing_that_goes_wrong_on_the_thread_ends_it_or_costs_a_record(monkeypatch):
+    def broken(*args, **options):
+        raise RuntimeError("a bug of ours")
+
+    with Gated() as logger:
+        state = logger.init(jax.random.key(0))
+        monkeypatch.setattr("lox.loggers._sink.joined", broken)
+        with pytest.raises(RuntimeError, match="a bug of ours"):
+            logger.log(state, {"x": 1})
+            logger.flush()
+        monkeypatch.undo()
+        logger.log(state, {"x": 2})
+        logger.flush()
+        assert [x for logs in writes(logger) for x in logs["x"].tolist()] == [1, 2]
+
+
 def test_keys_that_are_apart_are_joined_each_for_itself():
     class Apart(Gated):
         keys_apart = True

@@ -179,3 +179,38 @@ def test_odd_steps_are_told_apart_on_resume(tmp_path):
                 logger.log(state, {"a": 1.0}, step=np.float64(step))
     (logs,) = lox.loggers.load(tmp_path).values()
     assert str(logs.step["a"].tolist()) == "[nan, 1.0, 0.0, inf, 1e+300, -inf, 9007199254740992.0]"
+
+
+def test_a_config_reaches_the_backend_as_it_is():
+    config = {
+        "steps": np.int64(5_000_000_000),
+        "rates": np.array([0.1, 1 / 3]),
+        "names": np.array(["a", "b"]),
+        "since": np.datetime64("2020-01-01"),
+        "big": 2**70,
+        "nested": {"rate": 0.1, "sizes": (64, 64), "none": None},
+        "device": jnp.arange(3),
+    }
+    with MemoryLogger() as logger:
+        logger.init(jax.random.key(0), config)
+        config["rates"][:] = 0  # that is the user's
+        (run,) = logger.runs
+    assert run.config["steps"] == 5_000_000_000
+    assert run.config["rates"].tolist() == [0.1, 1 / 3]
+    assert run.config["names"].tolist() == ["a", "b"]
+    assert run.config["since"] == np.datetime64("2020-01-01")
+    assert (run.config["big"], run.config["nested"]) == (2**70, {"rate": 0.1, "sizes": (64, 64), "none": None})
+    assert run.config["device"].tolist() == [0, 1, 2]
+
+
+def test_lanes_have_their_own_config():
+    keys = jax.random.split(jax.random.key(0), 2)
+    with MemoryLogger() as logger:
+        jax.vmap(lambda key, rate: logger.init(key, {"rate": rate, "all": np.int64(2**40)}))(keys, np.array([0.5, 2.0]))
+        assert [(run.config["rate"].tolist(), run.config["all"]) for run in logger.runs] == [(0.5, 2**40), (2.0, 2**40)]
+
+
+@pytest.mark.parametrize("config", [{3: 4, "a": 1}, {"a": {3: 4, "b": 1}}, [1]])
+def test_what_is_no_config_is_refused(config):
+    with MemoryLogger() as logger, pytest.raises(LoggerOptionError, match="config"):
+        logger.init(jax.random.key(0), config)

@@ -107,6 +107,12 @@ def _check(
     site = _call_site()
     if type(data) is not dict and not isinstance(data, Mapping):
         raise LogTypeError(f"lox.log at {site}: expected a mapping of names to values, got {type(data).__name__}")
+    if isinstance(data, logdict) and (axes := data.steps.keys() - steps.keys()):
+        told = ", ".join(f"{axis}=..." for axis in sorted(axes))
+        raise LogTypeError(
+            f"lox.log at {site}: these logs have steps, which would be lost; say which they get, lox.log(logs, {told}), or "
+            "log them without, lox.log(dict(logs))"
+        )
     trees, leaves = [], {}
     for key, value in data.items():
         if not isinstance(key, str):

@@ -54,7 +54,10 @@ class logdict(dict[str, Any]):
         stacked: Iterable[str] = (),
     ) -> None:
         super().__init__(data)
-        self._steps: Steps = {axis: dict(by_key) for axis, by_key in (steps or {}).items()}
+        self._steps: Steps = {
+            axis: {key: np.asarray(step) if isinstance(step, (list, tuple)) else step for key, step in by_key.items()}
+            for axis, by_key in (steps or {}).items()
+        }
         self._stacked = frozenset(stacked) & self.keys()
         self._counts = {key: (counts or {}).get(key, self._rows_of(key)) for key in self}
         # key -> capacity (None: rows are never dropped), for the keys whose unused rows `trim` may drop.
@@ -114,7 +117,8 @@ class logdict(dict[str, Any]):
             if lanes:
                 raise LogTypeError(
                     f"lox: logs.{what} needs the logs of one lane, and these are of several ({key!r} has the shape "
-                    f"{shape}): take one, jax.tree.map(lambda x: x[i], logs), or map it, jax.vmap(lambda logs: ...)(logs)"
+                    f"{shape}): take one, jax.tree.map(lambda x: x[i], logs)"
+                    + (", or map it, jax.vmap(lambda logs: ...)(logs)" if what in _MAPPED else "")
                 )
 
     def _steps_of(self, key: str) -> dict[str, Any]:
@@ -312,7 +316,12 @@ class logdict(dict[str, Any]):
             import pandas
         except ImportError as error:
             raise ImportError("logdict.to_pandas() needs pandas: pip install pandas") from error
+        self._check_one_lane("to_pandas()")
         return pandas.DataFrame([{**steps, **values} for steps, values in self.rows()])
+
+
+# What works on traced logs too, and so under `jax.vmap`.
+_MAPPED = ("slice", "reduce()")
 
 
 class _Slicer:

@@ -13,6 +13,7 @@ import numpy as np
 
 from lox._errors import ConflictError
 from lox._logdict import logdict
+from lox._words import is_key
 
 # --- a + b -----------------------------------------------------------------------------------------------------------
 
@@ -72,11 +73,12 @@ def _joiner(key: str, first: logdict, second: logdict) -> Any:
         jax.tree.leaves([(logs[key], logs._steps_of(key), logs._counts[key]) for logs in (first, second)])
     )
 
-    def rows(leaf: Any, logs: logdict) -> Any:
-        return numpy.asarray(leaf) if key in logs.stacked else numpy.asarray(leaf)[None]
-
     def join(a: Any, b: Any) -> Any:
-        return numpy.concatenate([rows(a, first), rows(b, second)])
+        at_hand = _is_at_hand(a) and _is_at_hand(b) and a.dtype == b.dtype
+        module = np if at_hand else numpy
+        arrays = [(module.asarray(a), first), (module.asarray(b), second)]
+        joined = module.concatenate([array if key in logs.stacked else array[None] for array, logs in arrays])
+        return jax.device_put(joined) if at_hand else joined
 
     if key not in first._bounds and key not in second._bounds:
         return join
@@ -103,6 +105,14 @@ def _joiner(key: str, first: logdict, second: logdict) -> Any:
 def _joint_capacity(key: str, first: logdict, second: logdict) -> int | None:
     capacities = [logs._bounds[key] for logs in (first, second) if logs._bounds.get(key) is not None]
     return min(c for c in capacities if c is not None) if capacities else None
+
+
+def _is_at_hand(array: Any) -> bool:
+    """Whether numpy can read an array of JAX where it is, which nobody has chosen. For each new length, XLA would compile
+    anew."""
+    if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array) or is_key(array.dtype):
+        return False
+    return not array.committed and {device.platform for device in array.devices()} == {"cpu"}
 
 
 def _module_of(leaves: list[Any]) -> Any:

@@ -17,10 +17,17 @@ class Config:
     def __init__(self, owner: str, config: Mapping[str, Any] | None) -> None:
         if config is not None and not isinstance(config, Mapping):
             raise LoggerOptionError(f"{owner}: config must map names to values; got {type(config).__name__}")
-        leaves, self._tree = jax.tree_util.tree_flatten(dict(config or {}))
+        if wrong := [name for name in config or {} if not isinstance(name, str)]:
+            raise LoggerOptionError(f"{owner}: the names in a config are str; got {wrong[0]!r}")
+        try:
+            leaves, self._tree = jax.tree_util.tree_flatten(dict(config or {}))
+        except ValueError as error:  # keys of different types, say
+            raise LoggerOptionError(f"{owner}: config holds a mapping that is no pytree: {error}") from error
         places = dict(enumerate(leaves))
-        self.arrays = {place: leaf for place, leaf in places.items() if isinstance(leaf, _ARRAYS)}
-        self._constants = {place: leaf for place, leaf in places.items() if place not in self.arrays}
+        # What is numpy's stays on the host, where 64 bits, text and dates stay what they are. Under `vmap`, what
+        # differs between the lanes is JAX's.
+        self.arrays = {place: leaf for place, leaf in places.items() if isinstance(leaf, jax.Array)}
+        self._constants = {place: _own(leaf) for place, leaf in places.items() if place not in self.arrays}
 
     def of(self, arrays: Mapping[int, np.ndarray], lane: tuple[int, ...]) -> dict[str, Any]:
         """The config of one lane, with the arrays as they reached the host."""
@@ -29,4 +36,5 @@ class Config:
         return config
 
 
-_ARRAYS = (jax.Array, np.ndarray, np.generic)
+def _own(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

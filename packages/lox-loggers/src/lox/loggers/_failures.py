@@ -37,7 +37,7 @@ class Failures:
         if first:
             self.tell(f"{self._owner}: {where} failed: {type(error).__name__}: {error}; training goes on")
 
-    def awaited(self, task: Callable[[], None]) -> Callable[[], None]:
+    def awaited(self, task: Callable[[], object]) -> Callable[[], None]:
         """A task of the background thread that somebody waits for."""
 
         def run() -> None:

@@ -112,7 +112,8 @@ def _look(delivery: Delivery) -> Any:
             return None
         step = next(iter(by_key.values()))
         axes.append((axis, step.dtype, step.shape))
-    return bool(stacked), list(logs), structure, dtypes, shapes, axes
+    # What differs first decides: a structure cannot be compared with None.
+    return bool(stacked), list(logs), structure is None, structure, dtypes, shapes, axes
 
 
 def _lacks_records(logs: lox.logdict) -> bool:

@@ -23,7 +23,7 @@ import lox
 from lox._host import Delivery
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
 from lox.loggers._failures import Failures
-from lox.loggers._merge import joined
+from lox.loggers._merge import Joined, joined
 from lox.loggers._records import as_table, lane_of, nbytes
 from lox.loggers._resume import WrittenSteps
 from lox.loggers._run import LaneWriter, Run, Writer
@@ -139,10 +139,17 @@ class Sink:
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
 
     def _write_all(self, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            self._tell_dropped(delivery.logs)
-        for delivery, number in joined(deliveries, keys_apart=self._keys_apart):
-            self._write_lanes(delivery, number)
+        try:
+            blocks = list(joined(deliveries, keys_apart=self._keys_apart))
+        except BaseException as error:  # written one by one, they are all there
+            self.failures.keep(error, "joining records")
+            blocks = [Joined(delivery, 1) for delivery in deliveries]
+        for delivery, number in blocks:
+            try:
+                self._tell_dropped(delivery.logs)
+                self._write_lanes(delivery, number)
+            except BaseException as error:  # nothing may end the thread: others wait for it
+                self._failed(error, "writing", delivery.logs)
 
     def _tell_dropped(self, logs: lox.logdict) -> None:
         """A bound that the user set was too small for some key: said once."""
@@ -209,7 +216,8 @@ class Sink:
         elif why is not _Nowhere.OTHER_PROCESS:
             self._failed(LoggerClosedError(why.value), "writing", logs)
 
-    def _flush_all(self) -> None:
+    def _flush_all(self) -> bool:
+        """False if some rows are still to be flushed."""
         for entry in self._open():
             if entry.dirty:
                 try:
@@ -217,6 +225,7 @@ class Sink:
                     entry.dirty = False  # not after a failure: the writer may have kept its rows, and is asked again
                 except BaseException as error:
                     self._failed(error, f"flushing run {entry.run.name!r}")
+        return not any(entry.dirty for entry in self._open())
 
     def _close_all(self) -> None:
         for entry in self._open():

@@ -17,11 +17,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from lox.loggers._errors import LoggerClosedError
 
-Task = Callable[[], None]
+T = TypeVar("T")
+Task = Callable[[], Any]
 
 # A queue holds this many bytes of values at most, whatever the number of its entries: a few
 # deliveries of large arrays must not eat the memory that the training needs.
@@ -30,6 +31,7 @@ MAX_BYTES = 256 * 1024 * 1024
 # Of one processor, the thread takes a third of a hundredth, as long as nothing gets older than half a second.
 _REST = 300
 _MAX_REST = 0.5  # seconds
+_MAX_WAIT = 30.0  # between two attempts to do what has failed
 
 
 class _Entry(NamedTuple):
@@ -41,13 +43,19 @@ class _Entry(NamedTuple):
 
 class Worker:
     def __init__(
-        self, name: str, size: int, handle: Callable[[list[Any]], None], idle: Task, idle_after: float | None
+        self,
+        name: str,
+        size: int,
+        handle: Callable[[list[Any]], None],
+        idle: Callable[[], bool],
+        idle_after: float | None,
     ) -> None:
         """
         Args:
           size: how many items may wait.
           handle: takes items that came one after the other.
-          idle: runs `idle_after` seconds after items were handled; never if None.
+          idle: runs `idle_after` seconds after items were handled; never if None. Where it returns False, it is tried
+            again, after twice the time.
         """
         self._name = name
         self._size = size
@@ -162,6 +170,7 @@ class Worker:
 
     def _loop(self) -> None:
         due: float | None = None  # when written rows are to be flushed unasked
+        wait = 0.0
         rested = time.monotonic()
         while True:
             entries = self._take(due, rested)
@@ -170,10 +179,12 @@ class Worker:
             worked = self._work(entries)
             now = time.monotonic()
             if entries and due is None and self._idle_after is not None:
-                due = now + self._idle_after
+                due, wait = now + self._idle_after, self._idle_after
             if due is not None and now >= due:
-                worked += _processor_time(self._idle)
-                due = None
+                spent, done = _processor_time(self._idle)
+                worked += spent
+                wait = min(2 * wait, _MAX_WAIT)
+                due = None if done else time.monotonic() + wait
             rested = time.monotonic() + min(self._max_rest, _REST * worked)
 
     def _take(self, due: float | None, rested: float) -> list[_Entry] | None:
@@ -207,7 +218,7 @@ class Worker:
                 for entry in group:
                     entry.task()  # type: ignore[misc]
             else:
-                worked += _processor_time(functools.partial(self._handle, [entry.item for entry in group]))
+                worked += _processor_time(functools.partial(self._handle, [entry.item for entry in group]))[0]
         with self._lock:
             self._waiting -= len(entries)
             self._bytes -= sum(entry.nbytes for entry in entries)
@@ -215,7 +226,7 @@ class Worker:
         return worked
 
 
-def _processor_time(task: Task) -> float:
+def _processor_time(task: Callable[[], T]) -> tuple[float, T]:
     began = time.thread_time()
-    task()
-    return time.thread_time() - began
+    result = task()
+    return time.thread_time() - began, result
