@@ -115,16 +115,23 @@ class Target(Protocol):
         """A function of ``alive`` (if there is one) and the delivered arrays."""
 
 
-def spread(lanes: tuple[int, ...], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Arrays that do not vary over a lane axis have size 1 there: repeat them, without a copy."""
-    return [np.broadcast_to(array, lanes + array.shape[len(lanes) :]) for array in arrays] if lanes else list(arrays)
+def lane_splitter(
+    lanes: tuple[int, ...], has_alive: bool
+) -> Callable[[Sequence[np.ndarray]], tuple[np.ndarray, list[np.ndarray]]]:
+    """A function of the delivered arrays: which lanes are alive, and the other arrays for all lanes."""
+    everyone = np.ones(lanes, bool)
+    everyone.setflags(write=False)
 
+    def spread(array: np.ndarray) -> np.ndarray:
+        # Arrays that do not vary over a lane axis have size 1 there: repeat them, without a copy.
+        shape = array.shape
+        return array if shape[: len(lanes)] == lanes else np.broadcast_to(array, lanes + shape[len(lanes) :])
 
-def split_alive(lanes: tuple[int, ...], has_alive: bool, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[Any]]:
-    if not has_alive:
-        return np.ones(lanes, bool), spread(lanes, arrays)
-    alive, *rest = arrays
-    return np.broadcast_to(alive, lanes), spread(lanes, rest)
+    def split(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        spreaded = list(map(spread, arrays))
+        return (spreaded[0], spreaded[1:]) if has_alive else (everyone, spreaded)
+
+    return split
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +143,10 @@ class _Whole:
     layout: Layout
 
     def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
+        split = lane_splitter(lanes, has_alive)
+
         def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, rest = split_alive(lanes, has_alive, arrays)
+            alive, rest = split(arrays)
             operands, logs = self.tree.unflatten(self.layout.unpack_numpy(rest))
             self.handle(Delivery(lanes, alive, operands, logs))
             return ()
@@ -152,8 +161,10 @@ class _Answer:
     layout: Layout
 
     def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[np.ndarray]]:
+        split = lane_splitter(lanes, has_alive)
+
         def run(*arrays: np.ndarray) -> tuple[np.ndarray]:
-            _, rest = split_alive(lanes, has_alive, arrays)
+            _, rest = split(arrays)
             return (self.fun(lanes, self.tree.unflatten(self.layout.unpack_numpy(rest))),)
 
         return run

@@ -134,7 +134,7 @@ class SharedJoin:
         if isinstance(array, Column):
             label = (id(array.words), array.layout, lengths)
             if label not in self._unpacked:
-                self._unpacked[label] = array.unpack(self._with_record_axis(array.words, lengths))
+                self._unpacked[label] = array.layout.unpack_words(self._with_record_axis(array.words, lengths))
             return self._unpacked[label][array.place]
         if len(lengths) == 1:
             return array

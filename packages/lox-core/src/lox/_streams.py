@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from lox._host import Delivery, deliver, host_form, pack_leaves, split_alive
+from lox._host import Delivery, deliver, host_form, lane_splitter, pack_leaves
 from lox._logdict import logdict
 from lox._stores import Aval, RingStore
 from lox._words import Layout, is_key
@@ -34,14 +34,22 @@ class Form:
 
     def logs(self, leaves: Sequence[Any], counts: dict[str, Any], stacked: bool) -> logdict:
         """A logdict of the leaves of the values, followed by the steps."""
+        values = dict(zip(self.names, leaves, strict=False)) if self.is_flat else self._nested(leaves)
+        by_axis = zip(self.axes, leaves[len(leaves) - len(self.axes) :], strict=True)
+        steps = {axis: dict.fromkeys(self.names, step) for axis, step in by_axis}
+        names = frozenset(self.names if stacked else ())
+        return logdict._make(values, steps, counts, names, dict.fromkeys(names))
+
+    @functools.cached_property
+    def is_flat(self) -> bool:
+        return all(map(jax.tree_util.treedef_is_leaf, self.trees))
+
+    def _nested(self, leaves: Sequence[Any]) -> dict[str, Any]:
         rest = iter(leaves)
-        values = {
+        return {
             name: tree.unflatten([next(rest) for _ in range(tree.num_leaves)])
             for name, tree in zip(self.names, self.trees, strict=True)
         }
-        steps = {axis: dict.fromkeys(self.names, next(rest)) for axis in self.axes}
-        names = frozenset(self.names if stacked else ())
-        return logdict._make(values, steps, counts, names, dict.fromkeys(names))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +79,7 @@ def _for_callback(handle: Any, form: Form, layout: Layout, operand_tree: Any) ->
     return (
         isinstance(handle, PerRecord)
         and not operand_tree.num_leaves
-        and all(jax.tree_util.treedef_is_leaf(tree) for tree in form.trees)
+        and form.is_flat
         and (all(layout.packed) or len(layout.packed) == 1)
         and all(shape == () for shape in layout.shapes)
         and all(not is_key(dtype) and np.dtype(dtype).itemsize == 4 for dtype in layout.dtypes)
@@ -95,9 +103,10 @@ class RecordTarget:
             return self._prepare_simple()
         num_operands = self.operand_tree.num_leaves
         counts = dict.fromkeys(self.form.names, 1)
+        split = lane_splitter(lanes, has_alive)
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, rest = split_alive(lanes, has_alive, arrays)
+            alive, rest = split(arrays)
             leaves = self.layout.unpack_numpy(rest)
             operands = self.operand_tree.unflatten(leaves[:num_operands])
             logs = self.form.logs(leaves[num_operands:], dict(counts), stacked=False)
@@ -147,9 +156,10 @@ class RowsTarget:
         if not lanes and not has_alive and _for_callback(self.handle, self.form, self.ring.layout, self.operand_tree):
             return self._prepare_simple()
         num_buffers = self.ring.layout.num_arrays
+        split = lane_splitter(lanes, has_alive)
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, rest = split_alive(lanes, has_alive, arrays)
+            alive, rest = split(arrays)
             operands = self.layout.unpack_numpy(rest[:-num_buffers])
             count = self.ring.rows if self.full else operands.pop()
             rows = [buffer[(slice(None),) * len(lanes) + (slice(self.ring.rows),)] for buffer in rest[-num_buffers:]]

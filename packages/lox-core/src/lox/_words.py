@@ -8,8 +8,10 @@ device (``unpack``) or on the host (``unpack_numpy``). Large leaves, and dtypes 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -96,12 +98,12 @@ class Layout:
         """How many arrays ``pack`` makes."""
         return int(any(self.packed)) + sum(not packed for packed in self.packed)
 
-    def _sizes(self) -> list[int]:
-        return [
-            math.prod(shape) * (words_per_element(dtype) or 0)
-            for shape, dtype, packed in zip(self.shapes, self.dtypes, self.packed, strict=True)
-            if packed
-        ]
+    @functools.cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """Where in the words each packed leaf begins and ends."""
+        small = [i for i, packed in enumerate(self.packed) if packed]
+        sizes = [math.prod(self.shapes[i]) * (words_per_element(self.dtypes[i]) or 0) for i in small]
+        return dict(zip(small, itertools.pairwise(itertools.accumulate(sizes, initial=0)), strict=True))
 
     def pack(self, leaves: Sequence[Any]) -> list[Any]:
         """``[words, *leaves beside it]``, or the leaves alone where nothing is packed."""
@@ -111,7 +113,16 @@ class Layout:
 
     def unpack(self, arrays: Sequence[Any]) -> list[Any]:
         """The inverse of ``pack``; leading axes (records) are kept."""
-        return self._take_apart(arrays, _columns, _from_words)
+        return self._beside(arrays, self.unpack_words)
+
+    def unpack_words(self, words: Any) -> dict[int, Any]:
+        """The packed leaves, by place."""
+        # The last axis to the front: a column is then contiguous.
+        turned = lax.transpose(words, (words.ndim - 1, *range(words.ndim - 1)))
+        return {
+            i: _from_words(lax.slice_in_dim(turned, *place), self.shapes[i], self.dtypes[i])
+            for i, place in self._places.items()
+        }
 
     def columns(self, arrays: Sequence[Any]) -> list[Any]:
         """What ``unpack`` returns, but packed leaves stay where they are until somebody wants them."""
@@ -120,19 +131,35 @@ class Layout:
         return [Column(words, self, i) if packed else next(large) for i, packed in enumerate(self.packed)]
 
     def unpack_numpy(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        leaves = self._take_apart(arrays, _columns_numpy, _from_words_numpy)
+        """What ``unpack`` returns. This is done for each host call."""
+        leaves = self._beside(arrays, self._unpack_words_numpy)
         if any(self.impls):
             return [key_words(leaf, impl) if impl else leaf for leaf, impl in zip(leaves, self.impls, strict=True)]
         return leaves
 
-    def _take_apart(self, arrays: Sequence[Any], columns: Any, decode: Any) -> list[Any]:
-        rest = list(arrays)
-        small = iter(columns(rest.pop(0), self._sizes()) if any(self.packed) else ())
-        large = iter(rest)
-        return [
-            decode(next(small), shape, dtype) if packed else next(large)
-            for shape, dtype, packed in zip(self.shapes, self.dtypes, self.packed, strict=True)
-        ]
+    def _unpack_words_numpy(self, words: np.ndarray) -> dict[int, np.ndarray]:
+        turned = np.ascontiguousarray(words.transpose(words.ndim - 1, *range(words.ndim - 1)))
+        return {
+            i: turned[start, ...].view(dtype) if dtype is not None else self._leaf_numpy(words, i)
+            for (i, (start, _)), dtype in zip(self._places.items(), self._plain, strict=True)
+        }
+
+    @functools.cached_property
+    def _plain(self) -> list[np.dtype[Any] | None]:
+        """The dtypes of the packed leaves that are one word, and just that."""
+        dtypes = [(np.dtype(self.dtypes[i]), self.shapes[i]) for i in self._places]
+        return [dtype if shape == () and dtype.itemsize == 4 else None for dtype, shape in dtypes]
+
+    def _leaf_numpy(self, words: np.ndarray, i: int) -> np.ndarray:
+        start, end = self._places[i]
+        return _from_words_numpy(words[..., start:end], self.shapes[i], self.dtypes[i])
+
+    def _beside(self, arrays: Sequence[Any], unpack_words: Callable[[Any], dict[int, Any]]) -> list[Any]:
+        """All leaves: the packed ones, and those beside them."""
+        if not self._places:
+            return list(arrays)
+        small, large = unpack_words(arrays[0]), iter(arrays[1:])
+        return [small[i] if packed else next(large) for i, packed in enumerate(self.packed)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,15 +169,6 @@ class Column:
     words: Any
     layout: Layout
     place: int
-
-    def unpack(self, words: Any) -> dict[int, Any]:
-        """All leaves in ``words``, by place."""
-        places = [i for i, packed in enumerate(self.layout.packed) if packed]
-        columns = _columns(words, self.layout._sizes())
-        return {
-            i: _from_words(column, self.layout.shapes[i], self.layout.dtypes[i])
-            for i, column in zip(places, columns, strict=True)
-        }
 
 
 # --- device ----------------------------------------------------------------------------------------------------------
@@ -202,13 +220,6 @@ def _merge_words(pieces: list[Any]) -> Any:
     return merged
 
 
-def _columns(words: Any, sizes: list[int]) -> list[Any]:
-    """Split the last axis, and bring it to the front: a column is then contiguous."""
-    turned = lax.transpose(words, (words.ndim - 1, *range(words.ndim - 1)))
-    starts = np.cumsum([0, *sizes]).tolist()
-    return [lax.slice_in_dim(turned, start, start + size) for start, size in zip(starts, sizes, strict=False)]
-
-
 def _from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     dtype, rows = np.dtype(dtype), words.shape[1:]
     elements = math.prod(shape)
@@ -232,11 +243,6 @@ def _from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 # --- host ------------------------------------------------------------------------------------------------------------
-
-
-def _columns_numpy(words: np.ndarray, sizes: list[int]) -> list[np.ndarray]:
-    starts = np.cumsum([0, *sizes]).tolist()
-    return [words[..., start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
 def _from_words_numpy(words: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

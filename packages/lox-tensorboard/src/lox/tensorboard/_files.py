@@ -48,14 +48,14 @@ class EventFile:
         if not data:
             return
         file = self._open()
+        left = memoryview(data)
         try:
-            size = os.fstat(file).st_size
-            try:
-                _write_all(file, data)
-            except OSError:
-                # Half a record would hide everything that comes after it.
-                os.ftruncate(file, size)
-                raise
+            while left:
+                left = left[os.write(file, left) :]
+        except OSError:
+            # Half a record would hide everything that comes after it.
+            os.ftruncate(file, os.fstat(file).st_size - (len(data) - len(left)))
+            raise
         finally:
             os.close(file)
 
@@ -78,12 +78,6 @@ class EventFile:
                 f"TensorBoardLogger: {self.path} was deleted while its run was open; what is logged to the run from "
                 "now on would be lost. Close the logger before you delete runs."
             ) from error
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
 
 
 def _sync_folder(folder: Path) -> None:
