@@ -462,5 +462,7 @@ def test_names_that_no_key_has_are_warned_of(transform):
         lox.log({"loss": x[0]})
         return x
 
-    with pytest.warns(UserWarning, match=r"'los': no such key; there are 'loss'"):
-        transform(g, argnames="los")(X)
+    for fun in (transform(g, argnames="los"), transform(jax.jit(g), argnames="los")):
+        with pytest.warns(UserWarning, match=r"'los': no such key; there are 'loss'") as caught:
+            fun(X)
+        assert [warning.filename for warning in caught] == [__file__]  # where it can be corrected

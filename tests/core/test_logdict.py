@@ -397,6 +397,15 @@ def test_to_pandas():
     assert frame["loss"].tolist() == [3.0, 2.0, 1.0]
 
 
+def test_to_pandas_has_a_column_for_each_leaf():
+    pytest.importorskip("pandas")
+    value = {"w": jnp.arange(2.0), "b": (jnp.arange(2), jnp.ones(2, jnp.bfloat16))}
+    frame = logdict({"net": value, "x": np.zeros((2, 3))}, stacked=["net", "x"]).to_pandas()
+    assert list(frame) == ["net/b/0", "net/b/1", "net/w", "x"]
+    assert [str(dtype) for dtype in frame.dtypes] == ["int32", "float64", "float32", "object"]
+    assert frame["net/w"].tolist() == [0.0, 1.0]
+
+
 def test_to_pandas_without_pandas_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match="pip install pandas"):

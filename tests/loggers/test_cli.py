@@ -145,6 +145,13 @@ def test_the_mean_at_a_step_is_taken_over_the_runs_that_have_come_so_far():
     assert mean.high.tolist() == [0.0, 3.0, 4.0, 5.0, 4.0]
 
 
+def test_on_a_logarithmic_axis_the_band_goes_from_the_smallest_to_the_largest():
+    steps = np.arange(2.0)
+    mean = over_runs([Curve("a", steps, np.array([0.01, 1.0])), Curve("b", steps, np.array([1.0, 3.0]))], log=True)
+    assert mean.name == "mean of 2 runs, min to max"
+    assert (mean.low.tolist(), mean.high.tolist()) == ([0.01, 1.0], [1.0, 3.0])
+
+
 def test_a_run_that_went_astray_is_seen_in_the_mean():
     steps = np.arange(3.0)
     mean = over_runs([Curve("a", steps, np.array([1.0, np.nan, np.nan])), Curve("b", steps[:2], np.ones(2))])

@@ -148,3 +148,11 @@ def test_resume_without_steps_appends(tmp_path):
             logger.log(logger.init(jax.random.key(0)), {"x": 1})
     (logs,) = load(tmp_path).values()
     assert logs["x"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("backend", ["csv", "jsonl"])
+def test_runs_of_another_backend_are_told_apart(tmp_path, backend):
+    with lox.loggers.create(backend, path=tmp_path) as logger:
+        logger.log(logger.init(jax.random.key(0)), {"x": 1})
+    with pytest.raises(RunFormatError, match=f"runs of the '{backend}' backend; load reads those of 'save'"):
+        lox.loggers.load(tmp_path)

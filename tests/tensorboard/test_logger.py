@@ -277,7 +277,7 @@ def test_a_full_disk_leaves_whole_records(tmp_path):
 def test_an_error_in_the_background_is_raised_at_the_next_call(tmp_path):
     logger = TensorBoardLogger(tmp_path)
     state = logger.init(jax.random.key(0))
-    logger.log(state, table({"loss": np.arange(2.0)}, update=[0, 1]))
+    logger.log(state, table({"loss": np.arange(2.0)}, update=[0, 1], epoch=[0, 0]))
     with pytest.raises(RecordError, match="'loss' has no step axis 'step'"):
         logger.flush()
     logger.log(state, records())

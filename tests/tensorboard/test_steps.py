@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import lox
 from lox.loggers import RecordError
+from lox.tensorboard import TensorBoardLogger
 from tests.tensorboard.reading import join, scalars, table, value_events
 
 
@@ -95,9 +99,23 @@ def test_of_several_step_axes_each_key_uses_the_first_it_has(write):
 
 def test_a_missing_step_axis_is_an_error_that_names_key_and_axes(write):
     with pytest.raises(
-        RecordError, match=r"'loss' has no step axis 'step'; it was logged with 'update'.*step_axis='update'"
+        RecordError, match=r"'loss' has no step axis 'step'; it was logged with 'update', 'epoch'.*step_axis='update'"
     ):
-        write(table({"loss": np.arange(2.0)}, update=[0, 1]))
+        write(table({"loss": np.arange(2.0)}, update=[0, 1], epoch=[0, 0]))
+
+
+def test_the_only_axis_of_a_key_is_its_step(write):
+    logs = join(table({"loss": np.arange(2.0)}, step=[3, 4]), table({"eval": np.arange(2.0)}, epoch=[8, 9]))
+    assert scalars(write(logs)) == {"loss": [(3, 0), (4, 1)], "eval": [(8, 0), (9, 1)]}
+
+
+def test_the_only_axis_of_lanes_is_their_step(tmp_path):
+    with TensorBoardLogger(tmp_path) as logger:
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2))
+        jax.vmap(lambda state, x: logger.tap(lambda x: lox.log({"eval": x}, epoch=7), state)(x))(
+            states, jnp.arange(2.0)
+        )
+    assert sorted(scalars(folder)["eval"] for folder in tmp_path.iterdir()) == [[(7, 0)], [(7, 1)]]
 
 
 def test_without_steps_each_key_counts(write):

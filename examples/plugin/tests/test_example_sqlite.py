@@ -1,7 +1,7 @@
 """The contract of lox's backends, and what is our own."""
 
+import contextlib
 import dataclasses
-import functools
 import json
 import math
 import sqlite3
@@ -14,7 +14,7 @@ from lox_example_sqlite import ExampleSqliteLogger, connect
 
 import lox
 import lox.loggers
-from lox.loggers import LoggerWarning
+from lox.loggers import LoggerWarning, RecordError
 from lox.loggers.testing import LoggerContract
 
 
@@ -78,39 +78,55 @@ def test_every_value_that_jax_knows_is_kept(tmp_path, value, leaves):
         assert dict(database.execute("SELECT name, value FROM records").fetchall()) == leaves
 
 
-@pytest.fixture
-def impatient(monkeypatch):
-    """Waits a moment for a lock, and not five seconds."""
-    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, timeout=0.1))
+@contextlib.contextmanager
+def locked(path):
+    """Somebody else writes to the database."""
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
 
 
-def test_rows_that_could_not_be_written_are_written_later(tmp_path, impatient):
+def test_rows_that_could_not_be_written_are_written_later(tmp_path):
     with ExampleSqliteLogger(tmp_path / "runs.db") as logger:
         writer = logger.open(lox.loggers.Run("run"))
         writer.write(lox.logdict({"loss": np.ones(3)}, stacked=["loss"]))
-        lock = sqlite3.connect(tmp_path / "runs.db")
-        lock.execute("BEGIN IMMEDIATE")
-        with pytest.raises(sqlite3.OperationalError, match="locked"):
+        with locked(tmp_path / "runs.db"), pytest.raises(sqlite3.OperationalError, match="locked"):
             writer.flush()
-        with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
-            writer.close()
-        assert caught.value.lost_records == 3
-        lock.close()
         writer.flush()
         assert read(tmp_path / "runs.db", "run")["loss"].tolist() == [1.0, 1.0, 1.0]
 
 
-def test_what_is_lost_in_the_end_is_counted(tmp_path, impatient):
+def test_a_run_that_is_closed_gives_up_its_own_rows_only(tmp_path):
+    with ExampleSqliteLogger(tmp_path / "runs.db") as logger:
+        one, other = (logger.open(lox.loggers.Run(name)) for name in ("one", "other"))
+        one.write(lox.logdict({"loss": np.ones(3)}, stacked=["loss"]))
+        other.write(lox.logdict({"loss": np.ones(2)}, stacked=["loss"]))
+        with locked(tmp_path / "runs.db"), pytest.raises(sqlite3.OperationalError, match="locked") as caught:
+            one.close()
+        assert caught.value.lost_records == 3
+        other.close()
+        assert [list(read(tmp_path / "runs.db", name)) for name in ("one", "other")] == [[], ["loss"]]
+
+
+def test_what_is_lost_in_the_end_is_counted(tmp_path):
     logger = ExampleSqliteLogger(tmp_path / "runs.db", on_error="warn")
     state = logger.init(jax.random.key(0))
-    lock = sqlite3.connect(tmp_path / "runs.db")
-    lock.execute("BEGIN IMMEDIATE")
 
     def log_and_close():
         for step in range(4):
             logger.log(state, {"loss": 1.0, "accuracy": 0.5}, step=step)
         logger.close()
 
-    with pytest.warns(LoggerWarning, match="4 records were lost"):
+    with locked(tmp_path / "runs.db"), pytest.warns(LoggerWarning, match="4 records were lost"):
         log_and_close()
-    lock.close()
+
+
+@pytest.mark.parametrize("record", [{"a\ud800": 1.0}, {"x": "a\ud800"}])
+def test_text_that_cannot_be_stored_costs_its_own_record_only(tmp_path, record):
+    logger = ExampleSqliteLogger(tmp_path / "runs.db")
+    state = logger.init(jax.random.key(0))
+    for step, logged in enumerate([{"x": 1.0}, record, {"x": 2.0}]):
+        logger.log(state, logged, step=step)
+    with pytest.raises(RecordError, match="no encoding"):
+        logger.close()
+    assert read(tmp_path / "runs.db", "0000000000000000")["x"].tolist() == [1.0, 2.0]

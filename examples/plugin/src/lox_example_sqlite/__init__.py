@@ -9,12 +9,12 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import lox
-from lox.loggers import Logger, Run, RunExistsError
+from lox.loggers import Logger, RecordError, Run, RunExistsError
 from lox.loggers.kinds import flatten, plain
 
 _TABLES = """
@@ -30,6 +30,8 @@ class ExampleSqliteLogger(Logger):
     def __init__(self, path: str | os.PathLike[str] = "lox.db", **options: Any) -> None:
         super().__init__(**options)  # if_exists, on_error, processes, queue_size
         self.path = Path(path).absolute()  # also after a change of folder
+        # Of all runs: the first writer that is flushed sends what all have gathered, in one transaction.
+        self.pending: list[Pending] = []
 
     def open(self, run: Run) -> SqliteWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +41,7 @@ class ExampleSqliteLogger(Logger):
                     database.execute("INSERT INTO runs VALUES (?)", [run.name])
                 except sqlite3.IntegrityError:  # another process has just taken the name: Logger tries the next one
                     raise RunExistsError(f"ExampleSqliteLogger: {self.path} has a run {run.name!r}") from None
-        return SqliteWriter(self.path, run.name)
+        return SqliteWriter(self.path, run.name, self.pending)
 
     # What follows is optional: it lets runs be found again, replaced and resumed.
 
@@ -66,12 +68,19 @@ class ExampleSqliteLogger(Logger):
         }
 
 
+class Pending(NamedTuple):
+    """What one `write` of a run brought."""
+
+    run: str
+    rows: list[tuple[str, str, str, str, Any]]
+    records: int
+
+
 class SqliteWriter:
-    def __init__(self, path: Path, run: str) -> None:
+    def __init__(self, path: Path, run: str, pending: list[Pending]) -> None:
         self._path = path
         self._run = run
-        self._rows: list[tuple[str, str, str, str, Any]] = []
-        self._records = 0
+        self._pending = pending
 
     def write(self, logs: lox.logdict) -> None:
         """Takes columns: in every array, axis 0 is the record."""
@@ -80,24 +89,40 @@ class SqliteWriter:
             axes = {axis: by_key[key].tolist() for axis, by_key in logs.steps.items() if key in by_key}
             steps = [json.dumps({axis: column[i] for axis, column in axes.items()}) for i in range(logs.counts[key])]
             for name, column in flatten(key, value):
-                cells = _cells(plain(column, name, "ExampleSqliteLogger"))
+                cells = _cells(plain(_storable(column, name), name, "ExampleSqliteLogger"))
                 rows += [(self._run, key, name, *pair) for pair in zip(steps, cells, strict=True)]
-        self._rows += rows  # only now: a value that cannot be stored takes nothing else with it
-        self._records += sum(1 for _ in logs.rows())
+        # Only now, and only what SQLite will take: a value that cannot be stored takes nothing else with it.
+        self._pending.append(Pending(self._run, rows, sum(1 for _ in logs.rows())))
 
     def flush(self) -> None:
         """Everything is on disk when this returns. The connection is not kept, so a fork cannot share it."""
+        if not self._pending:
+            return
         with connect(self._path) as database:
-            database.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", self._rows)
+            for pending in self._pending:
+                database.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", pending.rows)
         # After an error we do not come here: the rows are kept, and the next flush tries again.
-        self._rows, self._records = [], 0
+        self._pending.clear()
 
     def close(self) -> None:
         try:
             self.flush()
-        except sqlite3.Error as error:
-            error.lost_records = self._records  # type: ignore[attr-defined]  # there is no next time: tell the user
+        except Exception as error:
+            # There is no next time for this run: give its rows up, and tell the user how many records that costs.
+            mine = [pending for pending in self._pending if pending.run == self._run]
+            self._pending[:] = [pending for pending in self._pending if pending.run != self._run]
+            error.lost_records = sum(pending.records for pending in mine)  # type: ignore[attr-defined]
             raise
+
+
+def _storable(column: np.ndarray, name: str) -> np.ndarray:
+    """Python knows text that is no text: half of a pair of surrogates."""
+    try:
+        for text in (name, *(column.ravel().tolist() if column.dtype.kind == "U" else ())):
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(f"ExampleSqliteLogger: {name!r} holds text that no encoding has: {error}") from error
+    return column
 
 
 def _cells(column: np.ndarray) -> list[Any]:
@@ -121,6 +146,7 @@ def _axes_of_all(records: list[dict[str, Any]]) -> list[str]:
 
 @contextlib.contextmanager
 def connect(path: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
+    # A locked database is to be noticed soon: each run asks for it, and while it waits nothing else is written.
+    with contextlib.closing(sqlite3.connect(path, timeout=0.2)) as database, database:
         database.executescript(_TABLES)
         yield database

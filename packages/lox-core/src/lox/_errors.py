@@ -5,7 +5,14 @@ Every error says what is wrong, where (the file:line of the ``lox.log`` calls it
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from collections.abc import Iterable
+
+import jax
+
+_NOT_THE_CALLER = tuple(os.path.dirname(os.path.abspath(module)) + os.sep for module in (__file__, jax.__file__))
 
 
 class LoxError(ValueError):
@@ -47,3 +54,11 @@ class OrderError(LoxError):
 def name_sites(sites: Iterable[str]) -> str:
     """``a.py:3, a.py:7`` with each site once, in order."""
     return ", ".join(dict.fromkeys(sites))
+
+
+def warn_caller(message: str) -> None:
+    """A warning at the line that called into lox, whatever lies between."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLER):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

@@ -311,13 +311,14 @@ class logdict(dict[str, Any]):
         return {key: jax.tree.map(_to_plain, value) for key, value in self.trim().items()}
 
     def to_pandas(self) -> Any:
-        """One row per record, one column per step axis and key. Needs pandas."""
+        """One row per record, one column per step axis and key; nested values have one for each leaf, ``key/leaf``. Needs
+        pandas."""
         try:
             import pandas
         except ImportError as error:
             raise ImportError("logdict.to_pandas() needs pandas: pip install pandas") from error
         self._check_one_lane("to_pandas()")
-        return pandas.DataFrame([{**steps, **values} for steps, values in self.rows()])
+        return pandas.DataFrame([steps | _by_leaf(values) for steps, values in self.rows()])
 
 
 # What works on traced logs too, and so under `jax.vmap`.
@@ -354,6 +355,16 @@ class _Memo:
 
 def _bound_id(logs: logdict, key: str) -> int | None:
     return id(logs._counts[key]) if key in logs._bounds else None
+
+
+def _by_leaf(values: dict[str, Any]) -> dict[str, Any]:
+    named = {}
+    for key, value in values.items():
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            name = "/".join([key, jax.tree_util.keystr(path, simple=True, separator="/")]) if path else key
+            # bfloat16 and its like are objects to pandas.
+            named[name] = float(leaf) if np.ndim(leaf) == 0 and leaf.dtype.kind == "V" else leaf
+    return named
 
 
 def _to_numpy(leaf: Any) -> Any:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
-import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -23,7 +22,15 @@ import jax
 import jax.numpy as jnp
 
 from lox import _jax_compat as compat
-from lox._errors import BranchMismatchError, ConflictError, DynamicCountError, LogTypeError, OptionError, name_sites
+from lox._errors import (
+    BranchMismatchError,
+    ConflictError,
+    DynamicCountError,
+    LogTypeError,
+    OptionError,
+    name_sites,
+    warn_caller,
+)
 from lox._mark import Mark
 from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
 from lox._stores import Aval, Finished, ReduceStore, RingStore, Store, start_varying
@@ -49,9 +56,7 @@ class Selection:
             there_are = Survey(lambda mark, key: True, rules)(jaxpr).usages
             if there_are:
                 keys = ", ".join(map(repr, there_are))
-                warnings.warn(
-                    f"lox: argnames {', '.join(map(repr, unknown))}: no such key; there are {keys}", stacklevel=2
-                )
+                warn_caller(f"lox: argnames {', '.join(map(repr, unknown))}: no such key; there are {keys}")
 
     def __call__(self, mark: Mark, key: str) -> bool:
         if self.argnames is not None and not any(fnmatch.fnmatchcase(key, pattern) for pattern in self.argnames):

@@ -12,7 +12,7 @@ import numpy as np
 import lox
 from lox.loggers._cli_show import load_runs, numeric_columns
 from lox.loggers._errors import RunFormatError
-from lox.loggers._numbers import short
+from lox.loggers._numbers import short, whole
 from lox.loggers._run import short_names
 
 
@@ -30,7 +30,7 @@ class Curve:
 def plot(
     paths: Sequence[str], keys: Sequence[str], *, axis: str | None, output: str | None, each: bool, log: bool
 ) -> None:
-    panels = collect(load_runs(paths, keys), axis, each)
+    panels = collect(load_runs(paths, keys), axis, each, log)
     if output is None:
         for label, (step_name, curves) in panels.items():
             sys.stdout.write(draw(label, step_name, curves, *_size(), log=log))
@@ -39,7 +39,9 @@ def plot(
         sys.stdout.write(f"wrote {output}\n")
 
 
-def collect(runs: Mapping[str, lox.logdict], axis: str | None, each: bool) -> dict[str, tuple[str, list[Curve]]]:
+def collect(
+    runs: Mapping[str, lox.logdict], axis: str | None, each: bool, log: bool = False
+) -> dict[str, tuple[str, list[Curve]]]:
     """For each value, the name of what it is plotted over, and the curves."""
     found: dict[str, tuple[str, list[Curve]]] = {}
     legend = short_names(runs)
@@ -50,11 +52,12 @@ def collect(runs: Mapping[str, lox.logdict], axis: str | None, each: bool) -> di
                 found.setdefault(label, (step_name, []))[1].append(Curve(legend[name], steps, column))
     if each:
         return found
-    return {label: (step_name, [over_runs(curves)]) for label, (step_name, curves) in found.items()}
+    return {label: (step_name, [over_runs(curves, log)]) for label, (step_name, curves) in found.items()}
 
 
-def over_runs(curves: Sequence[Curve]) -> Curve:
-    """The mean with a band of one standard deviation, at each step over the runs that have come so far."""
+def over_runs(curves: Sequence[Curve], log: bool = False) -> Curve:
+    """The mean with a band, at each step over the runs that have come so far: one standard deviation, or, where a
+    logarithmic axis would make that look like much more below than above, from the smallest to the largest."""
     if len(curves) == 1:
         return curves[0]
     steps = np.unique(np.concatenate([curve.steps for curve in curves]))
@@ -69,8 +72,11 @@ def over_runs(curves: Sequence[Curve]) -> Curve:
         mean = values.sum(0) / number
         deviation = np.sqrt((np.where(there, values - mean, 0) ** 2).sum(0) / number)
     fewest = f"{number.min()} to " if number.min() < len(curves) else ""
-    name = f"mean of {fewest}{len(curves)} runs ± std"
-    return Curve(name, steps, mean, mean - deviation, mean + deviation)
+    name = f"mean of {fewest}{len(curves)} runs"
+    if log:
+        low, high = np.where(there, values, np.inf).min(0), np.where(there, values, -np.inf).max(0)
+        return Curve(f"{name}, min to max", steps, mean, low, high)
+    return Curve(f"{name} ± std", steps, mean, mean - deviation, mean + deviation)
 
 
 def _steps(logs: lox.logdict, key: str, axis: str | None) -> tuple[str, np.ndarray]:
@@ -126,7 +132,7 @@ def draw(label: str, step_name: str, curves: Sequence[Curve], width: int, height
     for row, cells in enumerate(grid):
         margin = ends_of_y[row > 0] if row in (0, height - 1) else ""
         lines.append(f"{margin:>10} ┤{''.join(cells).rstrip()}")
-    ends = f"{short(first)}{short(last):>{max(1, width - len(short(first)))}}"
+    ends = f"{whole(first)}{whole(last):>{max(1, width - len(whole(first)))}}"
     return "\n".join([*lines, f"{'':>10} └{'─' * width}", f"{step_name:>10}  {ends}"]) + "\n"
 
 

@@ -15,7 +15,7 @@ from lox.loggers import _tree
 from lox.loggers._errors import LoggerLoadError, RunFormatError
 from lox.loggers._load import load
 from lox.loggers._manifest import FILE
-from lox.loggers._numbers import as_float, short, sparkline
+from lox.loggers._numbers import as_float, short, sparkline, whole
 from lox.loggers._registry import available, load_backend
 
 # More runs than this are shown in one table.
@@ -128,7 +128,7 @@ _ENDS = ((np.argmin, np.inf), (np.argmax, -np.inf))
 
 def _describe(label: str, key: str, column: np.ndarray, logs: lox.logdict) -> tuple[str, ...]:
     steps = [
-        f"{axis} {short(float(by_key[key].min()))}..{short(float(by_key[key].max()))}"
+        f"{axis} {whole(float(by_key[key].min()))}..{whole(float(by_key[key].max()))}"
         for axis, by_key in logs.steps.items()
         if key in by_key
     ]

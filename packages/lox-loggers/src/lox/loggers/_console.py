@@ -10,7 +10,7 @@ from lox.loggers._board import Board, RunBoard
 from lox.loggers._errors import LoggerOptionError
 from lox.loggers._failures import records
 from lox.loggers._logger import Logger
-from lox.loggers._numbers import short
+from lox.loggers._numbers import short, whole
 from lox.loggers._run import Run
 from lox.loggers._screen import Part
 from lox.loggers._tables import MAX_ROWS, LiveTable
@@ -125,7 +125,7 @@ class _Table:
 
 
 def _run_line(run: RunBoard) -> str:
-    steps = [f"{axis}={short(step)}" for axis, step in run.steps.items()]
+    steps = [f"{axis}={whole(step)}" for axis, step in run.steps.items()]
     values = [f"{key}={short(value)}" for key, value in run.latest.items()]
     return "  ".join([run.name, *steps, *values, f"({records(run.records)}, {short(run.rate())}/s)"])
 
@@ -134,7 +134,7 @@ def _summary_line(board: Board) -> str:
     parts = [f"{len(board.runs)} runs"]
     for axis in board.axes():
         low, high = board.step_range(axis)
-        parts.append(f"{axis}={short(low)}" if low == high else f"{axis}={short(low)}..{short(high)}")
+        parts.append(f"{axis}={whole(low)}" if low == high else f"{axis}={whole(low)}..{whole(high)}")
     for key in board.metrics():
         values = board.latest(key)
         parts.append(

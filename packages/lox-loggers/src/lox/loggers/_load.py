@@ -55,8 +55,17 @@ def _runs_below(folder: Path) -> list[tuple[Path, Manifest]]:
         raise RunFormatError(f"{folder} is not a folder: give load the path of a run, or the path of a SaveLogger")
     found = [(child, Manifest.read(child)) for child in folder.iterdir() if (child / FILE).is_file()]
     if not found:
-        raise RunFormatError(f"{folder} holds no saved runs: no {FILE} in it, nor in a folder directly below it")
+        raise RunFormatError(
+            f"{folder} holds no saved runs: no {FILE} in it, nor in a folder directly below it{_of_another(folder)}"
+        )
     return sorted(found, key=lambda run: (run[1].place, run[0].name))
+
+
+def _of_another(folder: Path) -> str:
+    for pattern, backend in (("*.csv", "csv"), ("*.jsonl", "jsonl"), ("*/events.out.tfevents.*", "tensorboard")):
+        if next(folder.glob(pattern), None) is not None:
+            return f" (these look like runs of the {backend!r} backend; load reads those of 'save')"
+    return ""
 
 
 def _load_run(folder: Path, manifest: Manifest) -> lox.logdict:

@@ -18,6 +18,11 @@ def short(number: float) -> str:
     return f"{number:.4g}"
 
 
+def whole(step: float) -> str:
+    """A step: in full where it is a whole number."""
+    return str(int(step)) if math.isfinite(step) and step == int(step) and abs(step) < 1e15 else short(step)
+
+
 def sparkline(numbers: Sequence[float] | np.ndarray, width: int = 16) -> str:
     """The course of the numbers in `width` characters; a blank where they are not finite."""
     values = np.asarray(numbers, np.float64)

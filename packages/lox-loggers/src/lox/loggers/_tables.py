@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lox.loggers._board import Board
 from lox.loggers._failures import records
-from lox.loggers._numbers import short, sparkline
+from lox.loggers._numbers import short, sparkline, whole
 
 # Up to so many runs have a row each; with more, a row is a key, with its mean and range over the runs.
 MAX_ROWS = 12
@@ -63,7 +63,7 @@ def _caption(board: Board) -> str:
     steps = []
     for axis in board.axes():
         low, high = board.step_range(axis)
-        steps.append(f"{axis} {short(low)}" if low == high else f"{axis} {short(low)}..{short(high)}")
+        steps.append(f"{axis} {whole(low)}" if low == high else f"{axis} {whole(low)}..{whole(high)}")
     return ", ".join([*steps, records(board.records()), f"{short(board.rate())}/s"])
 
 
@@ -89,7 +89,7 @@ def _table_of_runs(board: Board, layout: _Layout) -> Any:
     table = _new_table(f"{len(board.runs)} runs", board, ["run", *axes, *map(layout.key, keys), "/s"])
     names = board.short_names()
     for run in board.runs.values():
-        steps = [short(run.steps[axis]) if axis in run.steps else "" for axis in axes]
+        steps = [whole(run.steps[axis]) if axis in run.steps else "" for axis in axes]
         values = [
             f"{short(run.latest[key])} {layout.sparkline(run.history[key].numbers(), 8)}".rstrip()
             if key in run.latest

@@ -23,6 +23,7 @@ T = TypeVar("T")
 _LENGTH = struct.Struct("<Q")
 _HEADER_SIZE, _FOOTER_SIZE = 12, 4
 _FRAME_SIZE = _HEADER_SIZE + _FOOTER_SIZE
+_APPENDING = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
 
 class EventFile:
@@ -72,7 +73,7 @@ class EventFile:
 
     def _open(self) -> int:
         try:
-            return os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+            return os.open(self.path, _APPENDING)
         except FileNotFoundError as error:
             raise RecordError(
                 f"TensorBoardLogger: {self.path} was deleted while its run was open; what is logged to the run from "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,10 +27,9 @@ class LaneBlock(NamedTuple):
 class LaneEncoder:
     """Shared by the writers of a logger, each of which asks for its lane of the same logs."""
 
-    def __init__(self, kinds: Kinds, step_axes: Sequence[str]) -> None:
+    def __init__(self, kinds: Kinds) -> None:
         self.clock = Clock()  # never behind that of a writer
         self._kinds = kinds
-        self._step_axes = step_axes
         self._logs: lox.logdict | None = None
         self._block: LaneBlock | None = None
 
@@ -69,9 +67,9 @@ class LaneEncoder:
             return None
         if not all(type(count) is int for count in logs.counts.values()):
             return None  # in some lanes there are more than in others
-        ((axis, by_key),) = logs.steps.items()
+        (by_key,) = logs.steps.values()
         steps = {id(step): step for step in by_key.values()}
-        if axis not in self._step_axes or len(by_key) != len(logs) or len(steps) != 1:
+        if len(by_key) != len(logs) or len(steps) != 1:
             return None
         (shared,) = steps.values()
         return shared if shared.dtype.kind == "i" else None

@@ -29,8 +29,8 @@ class TensorBoardLogger(Logger):
       path: the folder that `tensorboard --logdir` is given. TensorBoard's name for it, `logdir`, works too.
       kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
         scalar, histogram, image, text, audio, hparams, and skip, which leaves a value out.
-      step_axis: the step axis that is TensorBoard's step; of several, each key uses the first that it has. Other axes
-        become scalars of their own. A key without any steps counts its records.
+      step_axis: the step axis that is TensorBoard's step; of several, each key uses the first that it has. A key with
+        just one other axis uses that. Other axes become scalars of their own. A key without any steps counts its records.
       hparams: hyperparameters of all runs, for the HPARAMS tab. Those of single runs are given to `init`, or logged,
         with the kind hparams.
       sample_rate: of values of the kind audio, in frames per second.
@@ -58,7 +58,7 @@ class TensorBoardLogger(Logger):
     ) -> None:
         self._kinds = Kinds(kinds, backend=BACKEND, supported=SUPPORTED_KINDS)
         self._step_axes = _check_step_axis(step_axis)
-        self._lanes = LaneEncoder(self._kinds, self._step_axes)
+        self._lanes = LaneEncoder(self._kinds)
         self._hparams = check_hparams(hparams)
         self._sample_rate = _check_sample_rate(sample_rate)
         self.path = _check_path(path, logdir)

@@ -49,8 +49,8 @@ def merge(
 ) -> list[Rows]:
     """The rows of one `write`.
 
-    step_axes: the first of them that a key has is TensorBoard's step. A key without any steps counts its records
-    instead, starting from `counted`.
+    step_axes: the first of them that a key has is TensorBoard's step, or the only axis that it has. A key without any
+    steps counts its records instead, starting from `counted`.
     """
     by_axes: dict[tuple[str, ...], list[tuple[Ints, list[Column]]]] = {}
     for key, mine in _alike(logs, columns, counted).items():
@@ -127,7 +127,7 @@ def _occurrences(labels: Ints) -> Ints:
 
 
 def _labels(logs: lox.logdict, key: str, axes: tuple[str, ...], step_axes: Sequence[str]) -> Ints:
-    axis = next((axis for axis in step_axes if axis in axes), None)
+    axis = _step_of(axes, step_axes)
     if axis is None:
         raise RecordError(
             f"TensorBoardLogger: {key!r} has no step axis {' or '.join(map(repr, step_axes))}; it was logged with "
@@ -143,8 +143,13 @@ def _labels(logs: lox.logdict, key: str, axes: tuple[str, ...], step_axes: Seque
 
 
 def _others(axes: tuple[str, ...], step_axes: Sequence[str]) -> list[str]:
-    used = next((axis for axis in step_axes if axis in axes), None)
+    used = _step_of(axes, step_axes)
     return [axis for axis in axes if axis != used]
+
+
+def _step_of(axes: tuple[str, ...], step_axes: Sequence[str]) -> str | None:
+    """The axis of a key that is TensorBoard's step: the first of those that were asked for, or the only one it has."""
+    return next((axis for axis in step_axes if axis in axes), axes[0] if len(axes) == 1 else None)
 
 
 def _whole_numbers(steps: Array, key: str, axis: str) -> Ints:
