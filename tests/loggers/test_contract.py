@@ -40,7 +40,7 @@ class TestJsonl(LoggerContract):
 
     def read(self, folder, name):
         lines = (folder / f"{name}.jsonl").read_text().splitlines()
-        return from_rows(json.loads(line) for line in lines)
+        return from_rows({label: number(cell) for label, cell in json.loads(line).items()} for line in lines)
 
 
 class TestCsv(LoggerContract):
@@ -55,10 +55,13 @@ class TestCsv(LoggerContract):
 
 
 def number(cell):
+    """What a cell says; numbers that JSON has no way to write are words."""
+    if not isinstance(cell, str):
+        return cell
     try:
         return json.loads(cell)
     except json.JSONDecodeError:  # True
-        return cell
+        return float(cell) if cell.lower() in ("nan", "inf", "-inf", "infinity", "-infinity") else cell
 
 
 class TestConsoleLines(LoggerContract):

@@ -129,6 +129,16 @@ class LoggerContract(Contract):
         assert self.records(name, "nested/b/1/0") == ([0, 1], [5, 6])
         assert self.records(name, "half") == ([0, 1], [0.5, 1.5])
 
+    def test_numbers_that_are_not_finite_stay_what_they_are(self) -> None:
+        logger = self.logger()
+        state = logger.init(jax.random.key(1))
+        for step, value in enumerate((np.nan, np.inf, -np.inf)):
+            logger.log(state, {"loss": value}, step=step)
+        logger.flush()
+        steps, values = self.records(self.only_run(logger))
+        assert steps == [0, 1, 2]
+        np.testing.assert_array_equal(values, [np.nan, np.inf, -np.inf])
+
     def test_a_reduction_is_one_record(self) -> None:
         """`logs.counts` of it says how many records it is made of."""
         logger = self.logger()
