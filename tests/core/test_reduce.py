@@ -292,3 +292,26 @@ def test_gradients_keep_no_residuals_of_accumulators():
 
     ours, theirs = (compiled_bytes(jax.grad(f(10_000), has_aux=True), jnp.ones(8)) for f in (logged, hand_written))
     assert ours <= theirs + 1024
+
+
+def test_an_elementwise_reducer_may_return_several_things():
+    class Ends(lox.Reducer):
+        elementwise = True
+
+        def init(self, aval):
+            return jnp.full(aval.shape, jnp.inf), jnp.full(aval.shape, -jnp.inf)
+
+        def update(self, state, value):
+            return jnp.minimum(state[0], value), jnp.maximum(state[1], value)
+
+        def finish(self, state):
+            return {"low": state[0], "high": state[1]}
+
+    def f(xs):
+        jax.lax.map(lambda x: lox.log({"a": x, "b": jnp.stack([x, -x])}), xs)
+
+    logs = lox.spool(f, reduce=Ends())(jnp.array([3.0, 1.0, 2.0]))[1]
+    assert jax.tree.map(lambda x: x.tolist(), dict(logs)) == {
+        "a": {"high": 3.0, "low": 1.0},
+        "b": {"high": [3.0, -1.0], "low": [1.0, -3.0]},
+    }

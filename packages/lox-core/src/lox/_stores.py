@@ -147,9 +147,9 @@ class ReduceStore:
                 continue
             start = 0
             for i in pack:
-                size = math.prod(self.leaves[i].shape)
-                unpacked[i] = result[start : start + size].reshape(self.leaves[i].shape)
-                start += size
+                shape, end = self.leaves[i].shape, start + math.prod(self.leaves[i].shape)
+                unpacked[i] = jax.tree.map(lambda x, a=start, b=end, shape=shape: x[a:b].reshape(shape), result)
+                start = end
         return unpacked
 
 
