@@ -315,3 +315,14 @@ def test_an_elementwise_reducer_may_return_several_things():
         "a": {"high": 3.0, "low": 1.0},
         "b": {"high": [3.0, -1.0], "low": [1.0, -3.0]},
     }
+
+
+@pytest.mark.parametrize("how", ["mean", "first", "max", "count"])
+def test_logs_without_a_record_are_reduced(how):
+    def f(xs):
+        jax.lax.map(lambda x: lox.log({"x": x}), xs)
+
+    nothing = jnp.zeros((0, 2))
+    reduced, folded = lox.spool(f)(nothing)[1].reduce(how), lox.spool(f, reduce=how)(nothing)[1]
+    np.testing.assert_array_equal(reduced["x"], folded["x"])
+    assert reduced.counts == folded.counts == {"x": 0}

@@ -593,6 +593,13 @@ def split_of(aval: Any) -> Any:
     return sharding if any(part is not None for part in spec) else None
 
 
+def split_of_rows(rows: Any) -> Any:
+    """How each of the rows along axis 0 is split."""
+    sharding = split_of(jax.typeof(rows))
+    along = () if sharding is None else tuple(sharding.spec)[1:]
+    return sharding.update(spec=along) if any(part is not None for part in along) else None
+
+
 def is_split(leaf: Any) -> bool:
     return split_of(jax.typeof(leaf) if isinstance(leaf, jax.Array) else leaf) is not None
 

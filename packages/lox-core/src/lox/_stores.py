@@ -247,8 +247,7 @@ def fold_logdict(logs: logdict, reduction: Reduction) -> logdict:
 
 def _of_one(rows: Array) -> Aval:
     """The type of a record."""
-    one = jax.eval_shape(lambda rows: lax.index_in_dim(rows, 0, keepdims=False), rows)
-    return Aval(one.shape, one.dtype, sharding=compat.split_of(one))
+    return Aval(rows.shape[1:], rows.dtype, sharding=compat.split_of_rows(rows))
 
 
 def _fold(store: ReduceStore, rows: list[Array], used: Array | None) -> Any:
