@@ -590,7 +590,7 @@ def split_of(aval: Any) -> Any:
     """How a type says that its arrays are split between devices (explicit sharding); None where it does not."""
     sharding = getattr(aval, "sharding", None)
     spec = getattr(sharding, "spec", ())
-    return sharding if any(part is not None for part in spec) else None
+    return sharding if spec and any(part is not None for part in spec) else None
 
 
 def split_of_rows(rows: Any) -> Any:

@@ -9,7 +9,7 @@ stays as it was.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -56,13 +56,15 @@ class Record(NamedTuple):
     leaves: dict[str, list[Any]]
 
     @classmethod
-    def of(cls, mark: Mark, operands: Any) -> Record:
-        rest: Iterator[Any] = iter(operands)
-        where = next(rest) if mark.masked else None
-        steps = {axis: next(rest) for axis in mark.axes}
-        leaves = {
-            key: [next(rest) for _ in range(tree.num_leaves)] for key, tree in zip(mark.keys, mark.trees, strict=True)
-        }
+    def of(cls, mark: Mark, operands: Sequence[Any]) -> Record:
+        where = operands[0] if mark.masked else None
+        place = int(mark.masked) + len(mark.axes)
+        steps = dict(zip(mark.axes, operands[int(mark.masked) : place], strict=True)) if mark.axes else {}
+        leaves = {}
+        for key, tree in zip(mark.keys, mark.trees, strict=True):
+            end = place + tree.num_leaves
+            leaves[key] = list(operands[place:end])
+            place = end
         return cls(mark, where, steps, leaves)
 
     def bind(self, keys: tuple[str, ...]) -> None:

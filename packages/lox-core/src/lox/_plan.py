@@ -293,6 +293,8 @@ def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
 
 
 def _common_type(key: str, avals: list[Any], usage: Usage) -> Type:
+    if len(avals) == 1:
+        return Type(avals[0].shape, avals[0].dtype, compat.split_of(avals[0]))
     split = [sharding for aval in avals if (sharding := compat.split_of(aval)) is not None]
     return Type(avals[0].shape, _promote(key, avals, usage), split[0] if split else None)
 

@@ -101,6 +101,7 @@ class Survey:
         self._rules = rules
         self._read: dict[int, tuple[Any, Summary]] = {}
         self._marked: dict[int, tuple[Any, bool]] = {}
+        self._holding: dict[int, tuple[Any, bool]] = {}
         self._calls: dict[int, tuple[Any, int]] = {}
         self._selected: dict[int, tuple[Mark, tuple[str, ...]]] = {}
 
@@ -125,7 +126,7 @@ class Survey:
         for index, eqn in enumerate(body.eqns):
             if eqn.primitive is log_p:
                 found = self._use(eqn, index, body, segment, marks)
-            elif self.has_marks(eqn.params):
+            elif self.has_marks(eqn):
                 segment += 1
                 rule = self._rules.find(eqn)
                 found = rule.usages(eqn, self)
@@ -160,18 +161,23 @@ class Survey:
     def _calls_of(self, eqn: Any) -> int:
         if eqn.primitive is log_p:
             return int(bool(self.selected(eqn.params["mark"])))
-        if not self.has_marks(eqn.params):
+        if not self.has_marks(eqn):
             return 0
         # The body of an unrolled scan stands there several times.
         copies = int(eqn.params.get("unroll", 1))
         return copies * sum(self.calls(jaxpr) for jaxpr in compat.all_jaxprs_in_params(eqn.params))
 
-    def has_marks(self, params: dict[str, Any]) -> bool:
-        return any(self.is_marked(jaxpr) for jaxpr in compat.all_jaxprs_in_params(params))
+    def has_marks(self, eqn: Any) -> bool:
+        """Whether there are marks inside an equation. Asked several times, and most hold no jaxprs at all."""
+        found = self._holding.get(id(eqn))
+        if found is None:
+            inside = any(map(self.is_marked, compat.all_jaxprs_in_params(eqn.params)))
+            found = self._holding[id(eqn)] = (eqn, inside)
+        return found[1]
 
     def concerns(self, eqn: Any) -> bool:
         """Whether an equation cannot stay as it is."""
-        return eqn.primitive is log_p or eqn.primitive.name in self._also or self.has_marks(eqn.params)
+        return eqn.primitive is log_p or eqn.primitive.name in self._also or self.has_marks(eqn)
 
     def is_marked(self, jaxpr: Any) -> bool:
         """Whether any mark, selected or not, is in it."""
