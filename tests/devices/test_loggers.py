@@ -1,6 +1,7 @@
 """Loggers over several devices: nothing twice, one step a record, and no waiting without a reason."""
 
 import threading
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -115,3 +116,58 @@ def test_a_step_without_a_record_does_not_wait_for_a_backend_that_hangs():
     np.testing.assert_array_equal(x, X + 6)
     released.set()
     logger.close()
+
+
+@on_each(LINE, P("d"), P("d"))
+def some_of_them(x):
+    lox.log({"once": x.sum()})
+
+    def body(c, i):
+        lox.log({"even": c.sum()}, step=i, where=i % 2 == 0)
+        lox.log({"own": c.sum()}, step=i, where=i < c[0] / 2)
+        return c, None
+
+    return jax.lax.scan(body, x, jnp.arange(4))[0]
+
+
+def test_devices_with_the_same_number_of_records_write_them_together():
+    sums = np.asarray(X.reshape(8, 2).sum(1))
+    for options, steps in (({}, [0, 2]), ({"capacity": 1}, [2]), ({"reduce": "mean"}, [2]), ({"interval": 2}, [0])):
+        logs = spooled(some_of_them, **options)
+        assert logs.step["even"].tolist() == steps
+        np.testing.assert_array_equal(logs["even"], [sums] * len(steps))
+        np.testing.assert_array_equal(logs["once"], [sums])
+
+
+def test_devices_with_different_numbers_of_records_write_their_own():
+    """Device d has d records, of steps 0 to d - 1 (and at most 4)."""
+    sums = np.asarray(X.reshape(8, 2).sum(1))
+    expected = [(step, sums[device]) for step in range(4) for device in range(8) if step < device]
+    assert pairs(spooled(some_of_them)) == expected
+    folded = spooled(some_of_them, reduce="max")
+    assert pairs(folded) == [(min(device, 4) - 1, sums[device]) for device in range(1, 8)]
+
+
+@pytest.mark.parametrize("options", [{}, {"reduce": "mean"}])
+def test_lanes_of_devices(options):
+    with lox.loggers.MemoryLogger() as logger:
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2))
+        run = jax.vmap(lambda state, x: logger.spool(some_of_them, state, **options)(x))
+        run(states, jnp.stack([X, jnp.zeros(16)]))
+        logger.flush()
+        one, other = logger.logs.values()
+    assert pairs(one) == pairs(spooled(some_of_them, **options))
+    assert "own" not in other or len(other["own"]) == 0
+    assert other["even"].shape == ((1, 8) if options else (2, 8))
+
+
+def spooled(fun, x=X, **options):
+    with lox.loggers.MemoryLogger() as logger, warnings.catch_warnings(action="ignore"):  # that a bound drops some
+        logger.spool(jax.jit(fun), logger.init(jax.random.key(0)), **options)(x)
+        logger.flush()
+        (logs,) = logger.logs.values()
+    return logs
+
+
+def pairs(logs):
+    return list(zip(logs.step["own"].tolist(), logs["own"].tolist(), strict=True))

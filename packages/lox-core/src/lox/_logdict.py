@@ -119,6 +119,7 @@ class logdict(dict[str, Any]):
                     f"lox: logs.{what} needs the logs of one lane, and these are of several ({key!r} has the shape "
                     f"{shape}): take one, jax.tree.map(lambda x: x[i], logs)"
                     + (", or map it, jax.vmap(lambda logs: ...)(logs)" if what in _MAPPED else "")
+                    + ". (If they are of the devices of a shard_map, spool inside it, or use a logger.)"
                 )
 
     def _steps_of(self, key: str) -> dict[str, Any]:

@@ -67,7 +67,40 @@ def as_table(logs: lox.logdict) -> lox.logdict:
     """`logs.table()` for logs that are numpy already, with less to do where there is less to do, with one number a
     record for each step axis, and with the number of rows as the count of each key: that of the records behind a
     reduction, or before a bound, is not what a writer is given."""
-    return _with_own_counts(_with_scalar_steps(_as_columns(logs)))
+    return _with_own_counts(_with_scalar_steps(_as_columns(_with_one_count(logs))))
+
+
+def _with_one_count(logs: lox.logdict) -> lox.logdict:
+    """From a shard_map, a key whose number of records is not fixed comes with a count for each device. Where these are
+    the same, and so are the steps, a record has the values of all devices. Elsewhere those of each device are records
+    of their own, in the order in which the devices made them."""
+    by_device = [key for key in logs if type(logs.counts[key]) is not int and np.ndim(logs.counts[key])]
+    if not by_device:
+        return logs
+    logs = logs.filter(lambda key: key not in by_device or np.any(logs.counts[key]))
+    by_device = [key for key in by_device if key in logs]
+    data, counts, bounds = dict(logs), dict(logs.counts), dict(logs._bounds)
+    steps = {axis: dict(by_key) for axis, by_key in logs.steps.items()}
+    for key in by_device:
+        single, number = key not in logs.stacked, np.asarray(counts[key])
+        axes = [axis for axis, by_key in steps.items() if key in by_key]
+        value, key_steps = data[key], [steps[axis][key] for axis in axes]
+        if single:  # a reduction: there is one if there was a record
+            value, *key_steps = jax.tree_util.tree_map(lambda leaf: leaf[None], (value, *key_steps))
+        rows = len(jax.tree_util.tree_leaves(value)[0])
+        number = np.minimum(number, 1 if single else rows)
+        used = np.arange(rows).reshape(-1, *[1] * number.ndim) < number
+        flat_steps = [step.reshape(rows, -1) for step in key_steps]
+        alike = (number == number.flat[0]).all() and all(
+            (step == step[:, :1])[: number.flat[0]].all() for step in flat_steps
+        )
+        kept: Any = slice(number.flat[0]) if alike else used
+        data[key] = jax.tree_util.tree_map(lambda leaf, kept=kept: leaf[kept], value)
+        for axis, step in zip(axes, key_steps, strict=True):
+            steps[axis][key] = step[kept]
+        counts[key] = int(number.flat[0]) if alike else int(used.sum())
+        bounds.pop(key, None)
+    return lox.logdict._make(data, steps, counts, logs.stacked | set(by_device), bounds)
 
 
 def _as_columns(logs: lox.logdict) -> lox.logdict:
