@@ -1,5 +1,6 @@
 """What a backend's author can get wrong is told at once, and by name."""
 
+import logging
 import warnings
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 import lox
 import lox.loggers
-from lox.loggers import LoggerLoadError, LoggerOptionError, MemoryLogger, RunFormatError
+from lox.loggers import LoggerLoadError, LoggerOptionError, MemoryLogger, RunExistsError, RunFormatError
 from tests.loggers.recording import Collecting
 
 
@@ -124,3 +125,93 @@ def test_a_writer_gets_the_number_of_its_rows_as_counts():
             (written,) = [call[2] for call in logger.calls if call[0] == "write"]
         assert written.counts == {"all": rows, "mean": rows}
         assert len(written["all"]) == rows
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+    def add_note(self, note):
+        raise RuntimeError("no notes")
+
+    @property
+    def lost_records(self):
+        raise RuntimeError("no idea")
+
+
+def _wrong_number():
+    error = OSError("disk full")
+    error.lost_records = "x"
+    return error
+
+
+@pytest.mark.parametrize("on_error", ["raise", "warn"])
+@pytest.mark.parametrize("where", ["write", "flush", "close"])
+@pytest.mark.parametrize("make", [Unspeakable, _wrong_number])
+def test_an_error_that_cannot_be_told_ends_nothing(monkeypatch, make, where, on_error):
+    class Careless(Collecting):
+        flush_interval = 0.01
+
+        def open(self, run):
+            writer = super().open(run)
+            working = getattr(writer, where)
+
+            def fail_once(*args):
+                monkeypatch.setattr(writer, where, working)
+                raise make()
+
+            monkeypatch.setattr(writer, where, fail_once)
+            return writer
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            raise RuntimeError("a handler of the user")
+
+    handler = Handler()
+    logging.getLogger().addHandler(handler)
+    try:
+        logger = Careless(on_error=on_error, queue_size=2)
+        state = logger.init(jax.random.key(0))
+        raised = []
+        for i in range(6):
+            try:
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    logger.log(state, {"x": i})
+                    logger.flush()
+            except Exception as error:
+                raised.append(error)
+            raised += told
+        try:
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                logger.close()
+        except Exception as error:
+            raised.append(error)
+        raised += told
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert raised
+    assert len([call for call in logger.calls if call[0] == "write"]) == 6 - (where == "write")
+
+
+def test_a_backend_to_which_every_run_exists_is_an_error(monkeypatch):
+    class Forgetful(Collecting):
+        def exists(self, name):
+            return True
+
+    monkeypatch.setattr("lox.loggers._run._MOST_OF_A_NAME", 50)
+    with Forgetful() as logger, pytest.raises(RunExistsError, match=r"each is said to exist.*Forgetful\.exists"):
+        logger.init(jax.random.key(0))
+
+
+def test_steps_that_are_no_numbers_are_named():
+    class Textual(Collecting):
+        def exists(self, name):
+            return True
+
+        def written(self, name):
+            return {"v": {"step": ["a"]}}
+
+    with Textual(if_exists="resume") as logger, pytest.raises(RunFormatError, match=r"Textual.written.*'v'"):
+        logger.init(jax.random.key(0))

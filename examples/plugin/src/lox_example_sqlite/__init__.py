@@ -15,7 +15,7 @@ import numpy as np
 
 import lox
 from lox.loggers import Logger, RecordError, Run, RunExistsError
-from lox.loggers.kinds import flatten, plain
+from lox.loggers.kinds import KindError, flatten, plain
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records (run TEXT, key TEXT, name TEXT, steps TEXT, value);
@@ -88,9 +88,8 @@ class SqliteWriter:
         for key, value in logs.items():
             axes = {axis: by_key[key].tolist() for axis, by_key in logs.steps.items() if key in by_key}
             steps = [json.dumps({axis: column[i] for axis, column in axes.items()}) for i in range(logs.counts[key])]
-            for name, column in flatten(key, value):
-                cells = _cells(plain(_storable(column, name), name, "ExampleSqliteLogger"))
-                rows += [(self._run, key, name, *pair) for pair in zip(steps, cells, strict=True)]
+            for name, column in _columns(key, value):
+                rows += [(self._run, key, name, *pair) for pair in zip(steps, _cells(column), strict=True)]
         # Only now, and only what SQLite will take: a value that cannot be stored takes nothing else with it.
         self._pending.append(Pending(self._run, rows, sum(1 for _ in logs.rows())))
 
@@ -115,14 +114,16 @@ class SqliteWriter:
             raise
 
 
-def _storable(column: np.ndarray, name: str) -> np.ndarray:
-    """Python knows text that is no text: half of a pair of surrogates."""
+def _columns(key: str, value: Any) -> list[tuple[str, np.ndarray]]:
+    """The leaves of a value, of dtypes that numpy knows. What SQLite cannot keep is found here, where it costs one record."""
     try:
-        for text in (name, *(column.ravel().tolist() if column.dtype.kind == "U" else ())):
-            text.encode()
-    except UnicodeEncodeError as error:
-        raise RecordError(f"ExampleSqliteLogger: {name!r} holds text that no encoding has: {error}") from error
-    return column
+        columns = [(name, plain(leaf, name, "ExampleSqliteLogger")) for name, leaf in flatten(key, value)]
+        for name, column in columns:
+            for text in (name, *(column.ravel().tolist() if column.dtype.kind == "U" else ())):
+                text.encode()  # Python knows text that is no text: half of a pair of surrogates
+    except (KindError, UnicodeEncodeError) as error:
+        raise RecordError(f"ExampleSqliteLogger: {key!r} cannot be stored: {error}") from error
+    return columns
 
 
 def _cells(column: np.ndarray) -> list[Any]:

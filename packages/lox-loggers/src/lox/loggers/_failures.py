@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import warnings
@@ -35,7 +36,7 @@ class Failures:
                 return
             first, self._warned = not self._warned, True
         if first:
-            self.tell(f"{self._owner}: {where} failed: {type(error).__name__}: {error}; training goes on")
+            self.tell(f"{self._owner}: {where} failed: {describe(error)}; training goes on")
 
     def awaited(self, task: Callable[[], object]) -> Callable[[], None]:
         """A task of the background thread that somebody waits for."""
@@ -64,9 +65,10 @@ class Failures:
             error, self._pending = self._pending, None
             if error is not None and self._more:
                 more = "1 more failure" if self._more == 1 else f"{self._more} more failures"
-                error.add_note(
-                    f"and {more}" + (f": {records(self._lost_since)} lost in all" if self._lost_since else "")
-                )
+                with contextlib.suppress(Exception):
+                    error.add_note(
+                        f"and {more}" + (f": {records(self._lost_since)} lost in all" if self._lost_since else "")
+                    )
             self._more = self._lost_since = 0
         return error
 
@@ -82,18 +84,19 @@ class Failures:
         if self._pending is not None:  # the first error is the cause; those after it often are not
             self._more += 1
             return
-        error.add_note(f"in {self._owner}, {where}" + (f", {records(lost)} lost" if lost else ""))
+        with contextlib.suppress(Exception):  # the error is somebody else's, and so are its methods
+            error.add_note(f"in {self._owner}, {where}" + (f", {records(lost)} lost" if lost else ""))
         self._pending = error
         if self._awaited:
             return  # who waits for it gets it right away
         # Inside a compiled program nobody calls the logger: who looks at the terminal is to see it before the end.
-        _log.error(
-            "%s: %s failed: %s: %s (raised at the next call of the logger, at flush or close)",
-            self._owner,
-            where,
-            type(error).__name__,
-            error,
-        )
+        with contextlib.suppress(Exception):  # also a handler that fails must not end the thread
+            _log.error(
+                "%s: %s failed: %s (raised by the next call of the logger, such as flush)",
+                self._owner,
+                where,
+                describe(error),
+            )
 
     def tell(self, message: str) -> None:
         """Warns of something from the background thread."""
@@ -101,6 +104,13 @@ class Failures:
             warnings.warn(message, LoggerWarning, stacklevel=2)
         except LoggerWarning as warning:  # warnings are errors here: raise it where Python can see it
             self.keep(warning, "on the background thread")
+
+
+def describe(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def records(number: int) -> str:

@@ -33,14 +33,19 @@ def open_run(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, Written
 
 
 def _open_new(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, None]:
-    names = (name for name in numbered(run.name) if not _taken(logger, sink, name))
-    while True:
-        named = dataclasses.replace(run, name=next(names))
+    for name in numbered(run.name):
+        if _taken(logger, sink, name):
+            continue
+        named = dataclasses.replace(run, name=name)
         try:
             return named, _open(logger, named), None
         except RunExistsError:  # somebody else took the name since we looked
             if logger.if_exists != "new":
                 raise
+    raise RunExistsError(
+        f"{type(logger).__name__}: of {run.name!r} and all its numbered names, each is said to exist already: a fault of "
+        f"{type(logger).__name__}.exists or open, if they are not all there"
+    )
 
 
 def _open(logger: Logger, run: Run) -> Writer:

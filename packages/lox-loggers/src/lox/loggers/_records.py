@@ -77,7 +77,7 @@ def _with_one_count(logs: lox.logdict) -> lox.logdict:
     by_device = [key for key in logs if type(logs.counts[key]) is not int and np.ndim(logs.counts[key])]
     if not by_device:
         return logs
-    logs = logs.filter(lambda key: key not in by_device or np.any(logs.counts[key]))
+    logs = logs.filter(lambda key: key not in by_device or bool(np.any(logs.counts[key])))
     by_device = [key for key in by_device if key in logs]
     data, counts, bounds = dict(logs), dict(logs.counts), dict(logs._bounds)
     steps = {axis: dict(by_key) for axis, by_key in logs.steps.items()}

@@ -26,7 +26,8 @@ class WrittenSteps:
         if not isinstance(steps, Mapping) or not all(isinstance(axes, Mapping) for axes in steps.values()):
             raise RunFormatError(f"{source} must tell steps as {{key: {{axis: steps}}}}; it told {steps!r}")
         for key, axes in steps.items():
-            if any(np.ndim(column) != 1 for column in axes.values()):
+            columns = list(map(np.asarray, axes.values()))
+            if any(column.ndim != 1 or (len(column) and column.dtype.kind in "USOmM") for column in columns):
                 raise RunFormatError(
                     f"{source} must tell steps as {{key: {{axis: steps}}}}; of {key!r} it told {axes!r}"
                 )

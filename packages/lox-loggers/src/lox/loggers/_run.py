@@ -118,10 +118,11 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
     return {name: name[:length] for name in names}
 
 
+_MOST_OF_A_NAME = 100_000
+
+
 def numbered(name: str) -> Iterator[str]:
     """`name`, `name-2`, `name-3`, ...: what a run is called when the names before are taken."""
     yield name
-    number = 2
-    while True:
+    for number in range(2, _MOST_OF_A_NAME):
         yield f"{name}-{number}"
-        number += 1

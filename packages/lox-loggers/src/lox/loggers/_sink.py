@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import dataclasses
 import enum
+import operator
 import os
 import threading
 import warnings
@@ -22,7 +23,7 @@ import numpy as np
 import lox
 from lox._host import Delivery
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
-from lox.loggers._failures import Failures
+from lox.loggers._failures import Failures, describe
 from lox.loggers._merge import Joined, joined
 from lox.loggers._records import as_table, lane_of, nbytes
 from lox.loggers._resume import WrittenSteps
@@ -203,7 +204,7 @@ class Sink:
                 entry.dirty = True
                 entry.writer.write(table)
         except BaseException as error:
-            if number > 1 and isinstance(error, RecordError) and not hasattr(error, "lost_records"):
+            if number > 1 and isinstance(error, RecordError) and _lost_records(error) is None:
                 # One of the records cannot be stored, and so none of them was. It must not take the others with it.
                 for record in range(number):
                     self._write(run_id, logs.slice[record : record + 1], 1)
@@ -248,10 +249,19 @@ class Sink:
             self.failures.keep(error, where)  # asked for with if_exists="error", and no failure of the backend
             return
         # A writer that gathers rows knows better than we do how many it lost.
-        lost = getattr(error, "lost_records", None)
+        lost = _lost_records(error)
         if lost is None:
             lost = 0 if logs is None else _records(logs)
         self.failures.add(error, where, lost)
+
+
+def _lost_records(error: BaseException) -> int | None:
+    """What an error says of itself, if that makes sense."""
+    try:
+        lost = operator.index(error.lost_records)  # type: ignore[attr-defined]
+    except Exception:
+        return None
+    return lost if lost >= 0 else None
 
 
 def _records(logs: lox.logdict) -> int:
@@ -277,8 +287,8 @@ def _close_at_exit() -> None:
         sink.close()
         sink.failures.tell_lost()
         if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
-            notes = "".join(f" ({note})" for note in error.__notes__)
-            warnings.warn(f"{sink.owner}: {type(error).__name__}: {error}{notes}", LoggerWarning, stacklevel=1)
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            warnings.warn(f"{sink.owner}: {describe(error)}{notes}", LoggerWarning, stacklevel=1)
 
 
 atexit.register(_close_at_exit)

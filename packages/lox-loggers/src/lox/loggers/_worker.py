@@ -15,6 +15,7 @@ import functools
 import itertools
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -216,7 +217,7 @@ class Worker:
         for has_task, group in itertools.groupby(entries, lambda entry: entry.task is not None):
             if has_task:
                 for entry in group:
-                    entry.task()  # type: ignore[misc]
+                    _guarded(entry.task)  # type: ignore[arg-type]
             else:
                 worked += _processor_time(functools.partial(self._handle, [entry.item for entry in group]))[0]
         with self._lock:
@@ -226,7 +227,16 @@ class Worker:
         return worked
 
 
-def _processor_time(task: Callable[[], T]) -> tuple[float, T]:
+def _processor_time(task: Callable[[], T]) -> tuple[float, T | None]:
     began = time.thread_time()
-    result = task()
+    result = _guarded(task)
     return time.thread_time() - began, result
+
+
+def _guarded(task: Callable[[], T]) -> T | None:
+    """Tasks take care of their failures. Should one not, it is told, and the thread lives on: others wait for it."""
+    try:
+        return task()
+    except BaseException:
+        traceback.print_exc()
+        return None
