@@ -294,3 +294,40 @@ def test_a_reduction_of_no_records_is_no_record(how):
     assert list(ended) == ["return", "always"]
     assert ended.step["return"].tolist() == [9]
     assert list(never) == ["always"]
+
+
+def _log(logger, state):
+    def branch(x):
+        logger.log(state, {"x": x})
+        return x
+
+    return branch
+
+
+def _mark(x):
+    lox.log({"x": x})
+    return x
+
+
+IN_A_BRANCH = {
+    "log": _log,
+    "spool": lambda logger, state: logger.spool(_mark, state),
+    "tap": lambda logger, state: logger.tap(_mark, state),
+}
+
+
+@pytest.mark.parametrize("make", IN_A_BRANCH.values(), ids=IN_A_BRANCH)
+def test_only_the_lanes_that_take_a_branch_log_in_it(make):
+    with MemoryLogger() as logger:
+        states = jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 3))
+
+        @jax.jit
+        @jax.vmap
+        def f(state, x):
+            x = jax.lax.cond(x > 0, make(logger, state), lambda x: x, x)
+            return jax.lax.while_loop(lambda c: c > 2, lambda c: make(logger, state)(c) - 1, x)
+
+        f(states, jnp.array([1.0, -1.0, 4.0]))
+        logger.flush()
+        written = [logger.logs.get(run.name, {}) for run in logger.runs]
+    assert [logs["x"].tolist() if logs else [] for logs in written] == [[1.0], [], [4.0, 4.0, 3.0]]

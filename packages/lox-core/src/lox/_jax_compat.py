@@ -63,6 +63,23 @@ def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
     batching.fancy_primitive_batchers[primitive] = rule
 
 
+def wrap_batching(primitive: Any, wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put ``wrap(primitive, rule)`` in the place of a rule ``rule(axis_data, args, dims, **params)``."""
+    batching.fancy_primitive_batchers[primitive] = wrap(primitive, batching.fancy_primitive_batchers[primitive])
+
+
+def vmap_again(fun: Callable[..., Any], axis_data: Any, dims: Sequence[Any]) -> Callable[..., Any]:
+    """The ``vmap`` that a batching rule was called for, of another function."""
+    name = None if axis_data.name is _core.no_axis_name else axis_data.name
+    options = {"axis_size": axis_data.size, "axis_name": name, "spmd_axis_name": axis_data.spmd_name}
+    return jax.vmap(fun, in_axes=tuple(dims), **options)
+
+
+def holds_effect(params: dict[str, Any], kind: type[Effect]) -> bool:
+    """Whether something inside an equation has an effect of this kind."""
+    return any(isinstance(effect, kind) for jaxpr in jaxprs_in_params(params) for effect in jaxpr.effects)
+
+
 def move_to_front(axis_data: Any, value: Any, dim: Any) -> Any:
     """``value`` with its lane axis first, broadcast to the axis size where it has none."""
     return batching.bdim_at_front(value, dim, axis_data.size)

@@ -297,8 +297,9 @@ def find(eqn: Any) -> Rule:
     if rule is not None and compat.is_known_form(eqn):
         return rule
     sites = name_sites(_sites(eqn.params))
+    what = f"lox.log call ({sites})" if sites else "call of a logger or a tap"
     raise UnsupportedPrimitiveError(
-        f"lox: a lox.log call ({sites}) is inside {eqn.primitive.name!r}, a primitive that lox cannot look into; "
+        f"lox: a {what} is inside {eqn.primitive.name!r}, a primitive that lox cannot look into; "
         "move the call outside it, or take it out with lox.nolog"
     )
 

@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
+from lox import _gate, _program, _rules
 from lox import _jax_compat as compat
-from lox import _program, _rules
 from lox._collect import Collector, Context, Frame
 from lox._errors import LogTypeError
 from lox._gather import AsRows, DeviceGather, callers_here
@@ -26,6 +26,8 @@ from lox._survey import Survey, Usages, Use
 P = ParamSpec("P")
 R = TypeVar("R")
 Array = Any
+
+_gate.install()
 
 # The state that chains host calls, so that they are made in program order; stores have numbers from 0 on.
 TOKEN = -1
