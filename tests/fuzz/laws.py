@@ -271,6 +271,33 @@ def tap_lanes(case: Case) -> None:
         check_delivered(got, expected, f"vmap(tap({options}))", ordered=False)
 
 
+def tap_in_control_flow(case: Case) -> None:
+    """vmap of a branch, or of a loop, with tap(f) in it: a lane delivers the rows of f as often as it is there."""
+    got: list[lox.logdict] = []
+    tapped = lox.tap(case.f, got.append)
+
+    def in_a_branch(times: Any, run: Callable[[], Any], nothing: Any) -> Any:
+        return jax.lax.cond(times > 0, run, lambda: nothing)
+
+    def in_a_loop(times: Any, run: Callable[[], Any], nothing: Any) -> Any:
+        return jax.lax.while_loop(lambda c: c[0] < times, lambda c: (c[0] + 1, run()), (0, nothing))[1]
+
+    (place,) = case.one_of(in_a_branch, in_a_loop)
+
+    def f(times: Any, *args: Any) -> Any:
+        nothing = jax.tree.map(lambda aval: jnp.zeros(aval.shape, aval.dtype), jax.eval_shape(case.f, *args))
+        return place(times, lambda: jax.tree.map(lambda x, y: x.astype(y.dtype), tapped(*args), nothing), nothing)
+
+    times = np.arange(len(case.lane_runs)) * (1 if place is in_a_branch else 2)
+    evaluate(jax.vmap(f, in_axes=(0, 0, 0, None)), times, *case.lanes)
+    expected: dict[str, list[Any]] = {}
+    for number, run in zip(times, case.lane_runs, strict=True):
+        for key, rows in expect.rows_by_key(run.rows).items():
+            expected.setdefault(key, []).extend(expect.gather_lanes(rows) * int(number))
+    expected = {key: rows for key, rows in expected.items() if rows}
+    check_delivered(got, expected, f"vmap of {place.__name__}", ordered=False)
+
+
 def tap_gradients(case: Case) -> None:
     """tap(grad(f)) and grad(tap(f)) deliver each record once."""
     if not case.differentiable:
@@ -427,6 +454,7 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     gradients,
     taps,
     tap_lanes,
+    tap_in_control_flow,
     tap_gradients,
     forwards,
     nesting,
