@@ -268,3 +268,21 @@ def test_names_cannot_steer_the_terminal():
         logger.log(logger.init(jax.random.key(0)), {"a\x1b[2J\r\n\x07b": 1.0})
     assert r"a\x1b[2J\r\n\x07b=1" in out.getvalue()
     assert out.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("how", ["spool", "tap"])
+def test_the_console_counts_records_however_they_come(how):
+    def f(xs):
+        lox.log({"rate": 0.1})
+
+        def body(c, x):
+            lox.log({"loss": c, "norm": c}, step=x)
+            lox.log({"eval": c}, step=x, where=x % 5 == 0)
+            return c + 1.0, None
+
+        return jax.lax.scan(body, 0.0, xs)[0]
+
+    file = io.StringIO()
+    with lox.loggers.ConsoleLogger(file=file) as logger:
+        getattr(logger, how)(f, logger.init(jax.random.key(0)))(jnp.arange(10))
+    assert "(13 records" in file.getvalue().splitlines()[-1]  # 1 + 10 + 2

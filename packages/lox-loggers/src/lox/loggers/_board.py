@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class RunBoard:
 
     def add(self, logs: lox.logdict) -> None:
         """Takes note of a table."""
-        rows = max((int(count) for count in logs.counts.values()), default=0)
+        rows = _records(logs)
         self.records += rows
         self._arrivals.append((time.monotonic(), rows))
         for axis, by_key in logs.steps.items():
@@ -79,6 +80,15 @@ class RunBoard:
         if not self._arrivals:
             return 0.0
         return sum(rows for _, rows in self._arrivals) / max(now - self._arrivals[0][0], 0.1)
+
+
+def _records(logs: lox.logdict) -> int:
+    """How many there are in a table. Keys that were logged together share their steps."""
+    together: dict[Any, int] = {}
+    for key, count in logs.counts.items():
+        steps = tuple(id(by_key[key]) for by_key in logs.steps.values() if key in by_key)
+        together[steps or count] = int(count)
+    return sum(together.values())
 
 
 def printable(name: str) -> str:
