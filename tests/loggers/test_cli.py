@@ -241,7 +241,7 @@ def test_keys_and_axes_that_are_not_there(capsys, runs):
         in lox_command(capsys, "show", runs, "-k", "nothing")[2]
     )
     assert (
-        "no steps along 'epoch', only along step"
+        "no key has steps along 'epoch': 'loss' has steps along step"
         in lox_command(capsys, "plot", runs, "-k", "loss", "--axis", "epoch")[2]
     )
 
@@ -251,3 +251,14 @@ def test_a_reader_that_has_seen_enough_is_no_error(runs):
     result = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr == ""
+
+
+def test_keys_that_do_not_have_an_axis_are_not_plotted_over_it(capsys, tmp_path):
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+        state = logger.init(jax.random.key(0))
+        for i in range(3):
+            logger.log(state, {"loss": i}, step=i)
+            logger.log(state, {"score": i}, step=i, epoch=i)
+    out = lox_command(capsys, "plot", tmp_path, "-k", "*", "--axis", "epoch")[1]
+    assert "score" in out
+    assert "loss" not in out

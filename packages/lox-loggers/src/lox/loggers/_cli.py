@@ -41,7 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     plot = commands.add_parser("plot", help="a plot in the terminal, or as a file; over runs, their mean with a band")
     _add_selection(plot)
     plot.add_argument(
-        "--axis", help="the step axis to plot over (default: the first one; record numbers if there is none)"
+        "--axis",
+        help="the step axis to plot over, of the keys that have it (default: the first one; record numbers if there is none)",
     )
     plot.add_argument("--output", "-o", metavar="FILE", help="write an image, such as plot.png, instead")
     plot.add_argument("--each", action="store_true", help="a line for each run instead of their mean")

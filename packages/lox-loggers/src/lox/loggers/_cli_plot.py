@@ -45,11 +45,19 @@ def collect(
     """For each value, the name of what it is plotted over, and the curves."""
     found: dict[str, tuple[str, list[Curve]]] = {}
     legend = short_names(runs)
+    without: dict[str, str] = {}  # the keys that do not have the axis, and what they have
     for name, logs in runs.items():
         for key in logs:
-            step_name, steps = _steps(logs, key, axis)
+            axes = [other for other, by_key in logs.steps.items() if key in by_key]
+            if axis is not None and axis not in axes:
+                without[key] = ", ".join(axes) or "no axis"
+                continue
+            step_name, steps = _steps(logs, key, axis or next(iter(axes), None))
             for label, column in numeric_columns(logs, key):
                 found.setdefault(label, (step_name, []))[1].append(Curve(legend[name], steps, column))
+    if without and not found:
+        told = "; ".join(f"{key!r} has steps along {axes}" for key, axes in without.items())
+        raise RunFormatError(f"no key has steps along {axis!r}: {told}")
     if each:
         return found
     return {label: (step_name, [over_runs(curves, log)]) for label, (step_name, curves) in found.items()}
@@ -80,13 +88,8 @@ def over_runs(curves: Sequence[Curve], log: bool = False) -> Curve:
 
 
 def _steps(logs: lox.logdict, key: str, axis: str | None) -> tuple[str, np.ndarray]:
-    axes = [name for name, by_key in logs.steps.items() if key in by_key]
-    if axis is None and axes:
-        axis = axes[0]
     if axis is None:
         return "record", np.arange(logs.counts[key], dtype=np.float64)
-    if axis not in axes:
-        raise RunFormatError(f"{key!r} has no steps along {axis!r}, only along {', '.join(axes) or 'no axis'}")
     return axis, np.asarray(logs.steps[axis][key], np.float64)
 
 
