@@ -112,6 +112,26 @@ def test_a_purge_leaves_keys_without_steps_alone(tmp_path, free_first):
     assert [step for step, _ in scalars(folder)["loss"]] == list(range(10))
 
 
+@pytest.mark.parametrize("scale", [1, 10_000], ids=["smaller", "larger"])
+@pytest.mark.parametrize("epochs_first", [True, False])
+def test_a_purge_leaves_keys_of_another_axis_alone(tmp_path, epochs_first, scale):
+    """Whether its numbers are smaller or larger than the steps."""
+
+    def course(first, last, value):
+        epochs = np.arange(first // 10, last // 10 + 1)
+        tables = [table({"epoch/loss": np.full(len(epochs), float(value))}, epoch=scale * epochs)]
+        tables.append(loss(range(first, last), value))
+        return tables if epochs_first else tables[::-1]
+
+    crash_run(tmp_path, *course(0, 35, 1))
+    crash_run(tmp_path, *course(30, 45, 2))
+    log_run(tmp_path, *course(40, 55, 3))
+    (folder,) = run_folders(tmp_path)
+    shown = scalars(folder)
+    assert shown["loss"] == [(step, 1 + (step >= 30) + (step >= 40)) for step in range(55)]
+    assert sorted(step for step, _ in shown["epoch/loss"]) == [scale * epoch for epoch in range(6)]
+
+
 def test_files_of_another_writer_are_purged_too(tmp_path):
     crash_run(tmp_path, loss(range(3), 1))
     (folder,) = run_folders(tmp_path)

@@ -19,8 +19,8 @@ class Past:
 
     Where it had been closed, values at steps that are there already are not written again. Where it had not, the
     process died, and training goes on from some step before: the smallest one of the first write. TensorBoard is
-    told to forget everything from there on, since it belongs to a course that was not continued. Keys without steps
-    have no place in that order, so what they had is written again.
+    told to forget everything from there on, since it belongs to a course that was not continued. Keys without steps, or
+    with those of another axis, have no place in that order, so what they had is written again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,7 +30,7 @@ class Past:
         self._steps = {tag: np.array([step for step, _ in values], np.int64) for tag, values in there.values.items()}
         self._was_closed = there.was_closed
         self._resumed_at: int | None = None
-        self._counted: set[str] = set()
+        self._aside: set[str] = set()  # the tags of such keys
         self._keep(self._steps)
 
     def count(self, tags: Collection[str]) -> int:
@@ -40,13 +40,14 @@ class Past:
     def continue_with(self, batch: list[Rows], wall_time: float) -> tuple[list[Event], list[Rows]]:
         """What has to be written before these rows, and those of them that are not there already."""
         events: list[Event] = []
-        counted = {tag for rows in batch if rows.counted for tag in _tags(rows)}
-        if self._resumed_at is not None and (returned := counted - self._counted):
+        aside = {tag for rows in batch if not rows.main for tag in _tags(rows)}
+        if self._resumed_at is not None and (returned := aside - self._aside):
             events += _values_from(self._resumed_at, returned, self._files)
-        self._counted |= counted
-        stepped = [rows for rows in batch if not rows.counted]
-        if self._resumed_at is None and stepped and not self._was_closed:
-            self._resumed_at = min(int(rows.steps.min()) for rows in stepped)
+            self._keep({**self._kept, **{tag: self._steps[tag] for tag in returned if tag in self._steps}})
+        self._aside |= aside
+        main = [rows for rows in batch if rows.main]
+        if self._resumed_at is None and main and not self._was_closed:
+            self._resumed_at = min(int(rows.steps.min()) for rows in main)
             events += self._purge(self._resumed_at, wall_time)
         return events, [rows if rows.counted else self._unwritten(rows) for rows in batch]
 
@@ -56,11 +57,12 @@ class Past:
         self._latest = {tag: int(there.max()) for tag, there in self._kept.items()}
 
     def _purge(self, start: int, wall_time: float) -> list[Event]:
-        self._keep({tag: there[there < start] for tag, there in self._steps.items()})
-        if not any((there >= start).any() for there in self._steps.values()):
+        steps = self._steps.items()
+        self._keep({tag: there if tag in self._aside else there[there < start] for tag, there in steps})
+        if not any((there >= start).any() for _, there in steps):
             return []
         # Our own file too: such keys may have been written since the run was opened again.
-        return [*purge(start, wall_time), *_values_from(start, self._counted, event_files(self._folder))]
+        return [*purge(start, wall_time), *_values_from(start, self._aside, event_files(self._folder))]
 
     def _unwritten(self, rows: Rows) -> Rows:
         """Without the values that are there already: all of the earlier ones, or those before the purge."""

@@ -42,6 +42,8 @@ class Rows(NamedTuple):
     tracks: list[Track]
     counted: bool
     """The keys have no steps: theirs is a count of records."""
+    main: bool
+    """The steps are those of the first axis that was asked for, along which a run is resumed."""
 
 
 def merge(
@@ -58,7 +60,12 @@ def merge(
         labels = _labels(logs, mine[0].key, axes, step_axes) if axes else key.counts()
         if len(labels):
             by_axes.setdefault(axes, []).append((labels, mine))
-    return [_merge_tracks(_others(axes, step_axes), tracks, counted=not axes) for axes, tracks in by_axes.items()]
+    return [
+        _merge_tracks(
+            _others(axes, step_axes), tracks, counted=not axes, main=_step_of(axes, step_axes) == step_axes[0]
+        )
+        for axes, tracks in by_axes.items()
+    ]
 
 
 class _Layout(NamedTuple):
@@ -85,7 +92,7 @@ def _alike(logs: lox.logdict, columns: Sequence[Column], counted: Mapping[str, i
     return alike
 
 
-def _merge_tracks(other_axes: list[str], given: list[tuple[Ints, list[Column]]], counted: bool) -> Rows:
+def _merge_tracks(other_axes: list[str], given: list[tuple[Ints, list[Column]]], counted: bool, main: bool) -> Rows:
     """given: columns with their labels: a row of integers for each record, the first of them TensorBoard's step."""
     different: list[tuple[Ints, list[Column]]] = []
     for labels, columns in given:
@@ -100,7 +107,7 @@ def _merge_tracks(other_axes: list[str], given: list[tuple[Ints, list[Column]]],
         shown = [column for _, columns in different for column in columns]
         kept = [_axis_column(axis, number, merged, shown) for number, axis in enumerate(other_axes, 1)]
         tracks.append(Track(EVERY, kept))
-    return Rows(merged[:, 0], tracks, counted)
+    return Rows(merged[:, 0], tracks, counted, main)
 
 
 def _merge_labels(labels: list[Ints]) -> tuple[Ints, Sequence[Numbers]]:
