@@ -88,10 +88,12 @@ def call(fun: Callable[..., np.ndarray], operands: Any, result: jax.ShapeDtypeSt
     return out
 
 
-def pack_leaves(leaves: Sequence[Any]) -> tuple[list[Array], Layout]:
+def pack_leaves(leaves: Sequence[Any], num_constant: int = 0) -> tuple[list[Array], Layout]:
+    """The first ``num_constant`` leaves are the same in every call: packed, they would be copied each time."""
     arrays = [leaf if isinstance(leaf, jax.Array) else _as_jax_takes_it(leaf) for leaf in leaves]
     # Eagerly there is nothing to gain from packing, and numpy need not go to the device and back.
-    layout = Layout.of(arrays) if compat.tracing_now() else Layout.of(arrays, 0)
+    apart = {id(array) for array in arrays[:num_constant]}
+    layout = Layout.of(arrays, apart=apart) if compat.tracing_now() else Layout.of(arrays, 0)
     return [host_form(array) for array in layout.pack(arrays)], layout
 
 

@@ -208,14 +208,14 @@ class Stream:
     def send_one(self, leaves: Sequence[Array], due: Array | None, token: Array | None) -> Array | None:
         """Send a record; returns the next token."""
         operands, tree = jax.tree.flatten(self.operands)
-        arrays, layout = pack_leaves([*operands, *leaves])
+        arrays, layout = pack_leaves([*operands, *leaves], len(operands))
         after = self._deliver(RecordTarget(self.handle, self.form, layout, tree), arrays, due, token)
         return after[0] if after else None
 
     def send_rows(self, ring: RingStore, count: Array | None, buffers: Sequence[Array], due: Array) -> None:
         """Send a buffer with ``count`` rows in use; None: all."""
         operands, tree = jax.tree.flatten(self.operands)
-        arrays, layout = pack_leaves([*operands, *([] if count is None else [count])])
+        arrays, layout = pack_leaves([*operands, *([] if count is None else [count])], len(operands))
         target = RowsTarget(self.handle, self.form, ring, layout, tree, full=count is None)
         self._deliver(target, [*arrays, *map(host_form, buffers)], due)
 
