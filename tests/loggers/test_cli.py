@@ -262,3 +262,30 @@ def test_keys_that_do_not_have_an_axis_are_not_plotted_over_it(capsys, tmp_path)
     out = lox_command(capsys, "plot", tmp_path, "-k", "*", "--axis", "epoch")[1]
     assert "score" in out
     assert "loss" not in out
+
+
+def test_leaves_can_be_chosen_by_the_names_that_are_shown(capsys, tmp_path):
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+        state = logger.init(jax.random.key(0))
+        for i in range(3):
+            logger.log(state, {"norm": {"a": 1.0 * i, "b": [i, 2 * i]}, "loss": 1.0}, step=i)
+    for keys, labels in {
+        ("norm/a",): ["norm/a"],
+        ("norm/b/1",): ["norm/b/1"],
+        ("norm/*",): ["norm/a", "norm/b/0", "norm/b/1"],
+        ("norm",): ["norm/a", "norm/b/0", "norm/b/1"],
+        ("*/b/*", "loss"): ["loss", "norm/b/0", "norm/b/1"],
+    }.items():
+        status, out, err = lox_command(capsys, "show", tmp_path, "-k", *keys)
+        assert (status, err) == (0, "")
+        shown = [line.split()[0] for line in out.splitlines()[2:]]
+        assert sorted(label for label in shown if "/" in label or label == "loss") == labels
+    table = lox_command(capsys, "export", tmp_path, "-k", "norm/b/1")[1].splitlines()
+    assert table[0].split(",")[-1] == "norm/b/1"
+    assert [row.split(",")[-1] for row in table[1:]] == ["0", "2", "4"]
+
+
+def test_a_pattern_that_matches_nothing_beside_others_is_told(capsys, runs):
+    status, out, err = lox_command(capsys, "show", runs, "-k", "loss", "los")
+    assert (status, err) == (0, "lox: no key matches los\n")
+    assert "loss" in out

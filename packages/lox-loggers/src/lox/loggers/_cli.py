@@ -59,7 +59,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a saved run, or a folder of runs")
-    parser.add_argument("--keys", "-k", nargs="+", default=["*"], metavar="KEY", help="only these; 'train/*' works")
+    parser.add_argument(
+        "--keys",
+        "-k",
+        nargs="+",
+        default=["*"],
+        metavar="KEY",
+        help="only these keys, or leaves of nested values; patterns such as 'train/*' work",
+    )
 
 
 def _loggers(options: argparse.Namespace) -> int:

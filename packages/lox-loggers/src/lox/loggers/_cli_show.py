@@ -67,10 +67,12 @@ def load_runs(paths: Sequence[str], keys: Sequence[str]) -> dict[str, lox.logdic
             found += [(path, name, logs) for name, logs in loaded.items()]
     names = Counter(name for _, name, _ in found)
     runs = {name if names[name] == 1 else str(path / name): logs for path, name, logs in found}
-    chosen = {
-        name: logs.filter(lambda key: any(fnmatchcase(key, pattern) for pattern in keys)) for name, logs in runs.items()
-    }
-    if not any(chosen.values()):
+    unused = set(keys)
+    chosen = {name: _chosen(logs, keys, unused) for name, logs in runs.items()}
+    if any(chosen.values()):
+        for pattern in [pattern for pattern in keys if pattern in unused]:
+            sys.stderr.write(f"lox: no key matches {pattern}\n")
+    else:
         there = sorted({key for logs in runs.values() for key in logs})
         raise RunFormatError(
             f"{', '.join(paths)}: no key matches {' '.join(keys)}; there are {', '.join(there)}"
@@ -80,11 +82,37 @@ def load_runs(paths: Sequence[str], keys: Sequence[str]) -> dict[str, lox.logdic
     return chosen
 
 
+def _chosen(logs: lox.logdict, patterns: Sequence[str], unused: set[str]) -> lox.logdict:
+    """The keys that match, and of nested values the leaves whose names do. Patterns that match are taken out of `unused`."""
+
+    def matches(name: str) -> bool:
+        found = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
+        unused.difference_update(found)
+        return bool(found)
+
+    parts = {}
+    for key in logs:
+        leaves = _tree.leaves_of(logs[key])
+        named = [(path, leaf) for path, leaf in leaves if path and matches(_label(key, path))]
+        parts[key] = leaves if matches(key) else named
+    chosen = logs.filter(lambda key: bool(parts[key]))
+    for key in chosen:
+        if len(parts[key]) < len(_tree.leaves_of(logs[key])):
+            # By name: of a list, the numbers of those that are left would change.
+            leaves = [(tuple(("dict", part) for _, part in path), leaf) for path, leaf in parts[key]]
+            dict.__setitem__(chosen, key, _tree.tree_of(leaves))
+    return chosen
+
+
+def _label(key: str, path: _tree.Path) -> str:
+    return "/".join([key, *(str(part) for _, part in path)])
+
+
 def numeric_columns(logs: lox.logdict, key: str) -> list[tuple[str, np.ndarray]]:
     """A label and one number per record for each leaf of a key: arrays as their mean. Text has none."""
     columns = []
     for path, leaf in _tree.leaves_of(logs[key]):
-        label = "/".join([key, *(str(part) for _, part in path)])
+        label = _label(key, path)
         if str(getattr(leaf, "dtype", "")).startswith("key<"):
             continue
         if leaf.shape[1:]:
