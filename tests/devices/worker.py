@@ -62,7 +62,7 @@ def everything():
     with lox.loggers.create("save", path=folder) as logger:
         for number, way in enumerate(ways):
             jax.block_until_ready(way(logger, logger.init(jax.random.key(number)))(x))
-        print("runs", [run.process_index for run in logger.runs])
+        print("worker:", "runs", [run.process_index for run in logger.runs])
 
 
 def each_its_own():
@@ -71,7 +71,7 @@ def each_its_own():
         logger.spool(whole, state)(x)  # of a global value, each writes all
         logger.log(state, {"index": index})
         logger.tap(on_devices, logger.init(jax.random.key(1)))(x)  # of devices, each writes its own
-        print("runs", [(run.name, run.process_index) for run in logger.runs])
+        print("worker:", "runs", [(run.name, run.process_index) for run in logger.runs])
 
 
 def refused():
@@ -80,7 +80,7 @@ def refused():
         try:
             logger.log(state, {"x": x})
         except lox.LoxError as error:
-            print("refused:", error)
+            print("worker:", "refused:", error)
         logger.log(state, {"mean": jax.jit(jnp.mean)(x)})
 
 
@@ -90,7 +90,7 @@ def others_stop_early():
         state = logger.init(jax.random.key(0))
         jax.block_until_ready(logger.spool(whole, state)(x))
         if index != 0:
-            print("stops")
+            print("worker:", "stops")
             sys.exit(0)
         time.sleep(1)
         for i in range(3, 50):

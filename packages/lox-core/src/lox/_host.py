@@ -130,8 +130,8 @@ def lane_splitter(
         return array if shape[: len(lanes)] == lanes else np.broadcast_to(array, lanes + shape[len(lanes) :])
 
     def split(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        spreaded = list(map(spread, arrays))
-        return (spreaded[0], spreaded[1:]) if has_alive else (everyone, spreaded)
+        for_all = list(map(spread, arrays))
+        return (for_all[0], for_all[1:]) if has_alive else (everyone, for_all)
 
     return split
 
