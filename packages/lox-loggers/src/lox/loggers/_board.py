@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from typing import Any
+from collections import Counter, deque
 
 import numpy as np
 
@@ -49,7 +48,9 @@ class Course:
 class RunBoard:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.records = 0
+        self.records = 0  # of the key that has the most: so it is the same, however keys come together
+        self.seen = 0  # of all keys: what tells whether there is anything new
+        self._counts: Counter[str] = Counter()
         self.steps: dict[str, float] = {}
         self.latest: dict[str, float] = {}
         self.history: dict[str, Course] = {}
@@ -57,7 +58,9 @@ class RunBoard:
 
     def add(self, logs: lox.logdict) -> None:
         """Takes note of a table."""
-        rows = _records(logs)
+        self._counts.update({key: int(count) for key, count in logs.counts.items()})
+        self.seen = self._counts.total()
+        rows = max(self._counts.values(), default=0) - self.records
         self.records += rows
         self._arrivals.append((time.monotonic(), rows))
         for axis, by_key in logs.steps.items():
@@ -80,15 +83,6 @@ class RunBoard:
         if not self._arrivals:
             return 0.0
         return sum(rows for _, rows in self._arrivals) / max(now - self._arrivals[0][0], 0.1)
-
-
-def _records(logs: lox.logdict) -> int:
-    """How many there are in a table. Keys that were logged together share their steps."""
-    together: dict[Any, int] = {}
-    for key, count in logs.counts.items():
-        steps = tuple(id(by_key[key]) for by_key in logs.steps.values() if key in by_key)
-        together[steps or count] = int(count)
-    return sum(together.values())
 
 
 def printable(name: str) -> str:
@@ -123,6 +117,9 @@ class Board:
 
     def records(self) -> int:
         return sum(run.records for run in self.runs.values())
+
+    def seen(self) -> int:
+        return sum(run.seen for run in self.runs.values())
 
     def rate(self) -> float:
         return sum(run.rate() for run in self.runs.values())

@@ -165,7 +165,8 @@ def _save(panels: Mapping[str, tuple[str, list[Curve]]], output: str, log: bool)
     for axis, (label, (step_name, curves)) in zip(axes[:, 0], panels.items(), strict=True):
         for curve in curves:
             order = np.argsort(curve.steps, kind="stable")
-            (line,) = axis.plot(curve.steps[order], curve.mean[order], label=curve.name)
+            alone = "o" if len(order) == 1 else None  # a line through one point is not seen
+            (line,) = axis.plot(curve.steps[order], curve.mean[order], marker=alone, label=curve.name)
             if curve.low is not None and curve.high is not None:
                 axis.fill_between(
                     curve.steps[order], curve.low[order], curve.high[order], alpha=0.25, color=line.get_color(), lw=0

@@ -73,7 +73,8 @@ def load_runs(paths: Sequence[str], keys: Sequence[str]) -> dict[str, lox.logdic
         for pattern in [pattern for pattern in keys if pattern in unused]:
             sys.stderr.write(f"lox: no key matches {pattern}\n")
     else:
-        there = sorted({key for logs in runs.values() for key in logs})
+        every = ((key, path) for logs in runs.values() for key in logs for path, _ in _tree.leaves_of(logs[key]))
+        there = sorted({_label(key, path) for key, path in every})
         raise RunFormatError(
             f"{', '.join(paths)}: no key matches {' '.join(keys)}; there are {', '.join(there)}"
             if there

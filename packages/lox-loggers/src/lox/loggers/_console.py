@@ -97,17 +97,17 @@ class _Lines:
     def draw(self, board: Board) -> None:
         if len(board.runs) <= MAX_ROWS:
             for run in board.runs.values():
-                self._show(run.name, run.records, _run_line(run))
+                self._show(run.name, run.seen, _run_line(run))
         else:
-            self._show("", board.records(), _summary_line(board))
+            self._show("", board.seen(), _summary_line(board))
         self._file.flush()
 
     def stop(self) -> None:
         pass
 
-    def _show(self, name: str, records: int, line: str) -> None:
-        if self._shown.get(name, 0) != records:  # nothing new, no line
-            self._shown[name] = records
+    def _show(self, name: str, seen: int, line: str) -> None:
+        if self._shown.get(name, 0) != seen:  # nothing new, no line
+            self._shown[name] = seen
             self._file.write(line + "\n")
 
 

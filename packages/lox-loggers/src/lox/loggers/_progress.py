@@ -140,9 +140,9 @@ class _Bars:
         self._part = Part(file)
 
     def draw(self, logger: ProgressLogger) -> None:
-        if self._drawn == (records := logger._board.records()):
+        if self._drawn == (seen := logger._board.seen()):
             return  # each run is flushed, but one drawing shows them all
-        self._drawn = records
+        self._drawn = seen
         groups = logger.groups()
         for title in [title for title in self._tasks if title not in dict(groups)]:
             self._progress.remove_task(self._tasks.pop(title))  # more runs came, and have one bar now
