@@ -103,8 +103,9 @@ class Collector:
         """Put pending rows of these stores away, because a body that updates the stores comes next, or has ended."""
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
-        """The stores that evaluating ``jaxpr`` updates. ``folds``: it is a body at whose end rows are put away."""
-        raise NotImplementedError
+        """The stores that evaluating ``jaxpr`` updates; none, unless a subclass has some. ``folds``: it is a body at whose
+        end rows are put away."""
+        return frozenset()
 
     def backward_context(self) -> Any:
         """The context in which backward rules run: they belong to whatever transformation is outside."""

@@ -34,10 +34,6 @@ class Gate(Collector):
         names = frozenset([deliver_p.name])
         super().__init__(Survey(lambda mark, key: False, _rules, also=names), _rules, keep=True)
 
-    def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
-        del jaxpr, folds
-        return frozenset()
-
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
         if eqn.primitive is not deliver_p:
             return super()._step(eqn, invals, frame)

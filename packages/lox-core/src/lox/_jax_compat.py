@@ -75,9 +75,9 @@ def vmap_again(fun: Callable[..., Any], axis_data: Any, dims: Sequence[Any]) -> 
     return jax.vmap(fun, in_axes=tuple(dims), **options)
 
 
-def holds_effect(params: dict[str, Any], kind: type[Effect]) -> bool:
-    """Whether something inside an equation has an effect of this kind."""
-    return any(isinstance(effect, kind) for jaxpr in jaxprs_in_params(params) for effect in jaxpr.effects)
+def holds_effect(params: dict[str, Any], kinds: type[Effect] | tuple[type[Effect], ...]) -> bool:
+    """Whether something inside an equation has an effect of these kinds."""
+    return any(isinstance(effect, kinds) for jaxpr in jaxprs_in_params(params) for effect in jaxpr.effects)
 
 
 def move_to_front(axis_data: Any, value: Any, dim: Any) -> Any:
@@ -153,7 +153,7 @@ _our_primitives: set[Any] = set()
 
 
 def _holds_ours(params: dict[str, Any]) -> bool:
-    return any(_is_ours(effect) for jaxpr in jaxprs_in_params(params) for effect in jaxpr.effects)
+    return holds_effect(params, tuple(_our_effects))
 
 
 def _is_ours(effect: Any) -> bool:

@@ -48,9 +48,5 @@ class Silencer(Collector):
     def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
         del eqn, invals, frame
 
-    def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
-        del jaxpr, folds
-        return frozenset()
-
     def backward_context(self) -> Any:
         return marking(None)

@@ -71,7 +71,7 @@ class RunBoard:
         for key, value in logs.items():
             for path, column in _tree.leaves_of(value):
                 if len(column) and (latest := as_float(column[-1])) is not None:
-                    name = printable("/".join([key, *(str(part) for _, part in path)]))
+                    name = printable(_tree.label(key, path))
                     self.latest[name] = latest
                     self.history.setdefault(name, Course()).extend(column)
 

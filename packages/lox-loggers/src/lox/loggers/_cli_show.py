@@ -74,7 +74,7 @@ def load_runs(paths: Sequence[str], keys: Sequence[str]) -> dict[str, lox.logdic
             sys.stderr.write(f"lox: no key matches {pattern}\n")
     else:
         every = ((key, path) for logs in runs.values() for key in logs for path, _ in _tree.leaves_of(logs[key]))
-        there = sorted({_label(key, path) for key, path in every})
+        there = sorted({_tree.label(key, path) for key, path in every})
         raise RunFormatError(
             f"{', '.join(paths)}: no key matches {' '.join(keys)}; there are {', '.join(there)}"
             if there
@@ -94,7 +94,7 @@ def _chosen(logs: lox.logdict, patterns: Sequence[str], unused: set[str]) -> lox
     parts = {}
     for key in logs:
         leaves = _tree.leaves_of(logs[key])
-        named = [(path, leaf) for path, leaf in leaves if path and matches(_label(key, path))]
+        named = [(path, leaf) for path, leaf in leaves if path and matches(_tree.label(key, path))]
         parts[key] = leaves if matches(key) else named
     chosen = logs.filter(lambda key: bool(parts[key]))
     for key in chosen:
@@ -105,15 +105,11 @@ def _chosen(logs: lox.logdict, patterns: Sequence[str], unused: set[str]) -> lox
     return chosen
 
 
-def _label(key: str, path: _tree.Path) -> str:
-    return "/".join([key, *(str(part) for _, part in path)])
-
-
 def numeric_columns(logs: lox.logdict, key: str) -> list[tuple[str, np.ndarray]]:
     """A label and one number per record for each leaf of a key: arrays as their mean. Text has none."""
     columns = []
     for path, leaf in _tree.leaves_of(logs[key]):
-        label = _label(key, path)
+        label = _tree.label(key, path)
         if str(getattr(leaf, "dtype", "")).startswith("key<"):
             continue
         if leaf.shape[1:]:

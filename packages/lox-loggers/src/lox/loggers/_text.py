@@ -95,7 +95,7 @@ def _aligned(logs: lox.logdict) -> dict[str, np.ndarray] | None:
 def _named(key: str, value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, np.ndarray | np.generic):
         return [(key, value)]
-    return [("/".join([key, *(str(part) for _, part in path)]), leaf) for path, leaf in _tree.leaves_of(value)]
+    return [(_tree.label(key, path), leaf) for path, leaf in _tree.leaves_of(value)]
 
 
 def steps_in(rows: Iterable[Row]) -> Steps:

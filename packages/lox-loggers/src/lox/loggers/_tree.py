@@ -24,6 +24,11 @@ def leaves_of(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
     return [leaf for (entry,), child in children for leaf in leaves_of(child, (*path, ("fields", _entry(entry))))]
 
 
+def label(key: str, path: Path) -> str:
+    """The name of a leaf of the value of a key."""
+    return "/".join([key, *(str(part) for _, part in path)])
+
+
 def tree_of(leaves: Iterable[tuple[Path, Any]]) -> Any:
     """The nested value with these leaves; one whose class is unknown comes back as a dict of its fields."""
     leaves = list(leaves)
