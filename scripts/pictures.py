@@ -32,7 +32,7 @@ def main() -> None:
         screen = run_in_terminal([sys.executable, str(ROOT / "examples/demo.py")], folder)
         save_console(last_table(screen), PICTURES / "console.svg")
         plot = ["plot", ".lox", "--keys", "train/loss", "train/accuracy", "--output", str(PICTURES / "curves.png")]
-        subprocess.run([sys.executable, "-m", "lox.loggers._cli", *plot], cwd=folder, check=True)
+        subprocess.run([sys.executable, "-m", "lox.loggers._cli.main", *plot], cwd=folder, check=True)
 
 
 def run_in_terminal(command: list[str], folder: str) -> str:

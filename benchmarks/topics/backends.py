@@ -17,7 +17,7 @@ import numpy as np
 import lox
 import lox.loggers
 from benchmarks.harness import Figure, exact, in_turns
-from lox._host import Delivery
+from lox._host.delivery import Delivery
 from lox.loggers import Run
 
 KEYS = [f"train/key{i}" for i in range(8)]

@@ -27,7 +27,7 @@ def _lanes(lanes: int) -> Iterator[Figure]:
     xs = jnp.broadcast_to(x, (lanes, *x.shape))
     marked = programs.marked(step, steps)
     # All lanes in one call, as a Logger gets them; and a callback that is called for each lane.
-    together = lox._host.Receiver(ignore)
+    together = lox._host.delivery.Receiver(ignore)
     samples = until_delivered(
         {
             "tap, lanes together": jax.jit(jax.vmap(lox.tap(marked, together))),

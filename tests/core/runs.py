@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import lox
-from lox._host import Receiver
+from lox._host.delivery import Receiver
 from tests.core.checks import tapped
 from tests.corpus import LANES, Program, X
 

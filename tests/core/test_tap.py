@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lox
-from lox._host import Receiver
+from lox._host.delivery import Receiver
 from tests.core.checks import collect, tapped
 
 XS = jnp.arange(10.0)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import lox
-from lox._host import Receiver
+from lox._host.delivery import Receiver
 from tests.corpus import LANES, PROGRAMS, X
 
 ARGUMENT = jnp.asarray(X)

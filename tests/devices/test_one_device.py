@@ -9,7 +9,7 @@ PROGRAM = """
 import jax, jax.numpy as jnp, numpy as np
 assert jax.device_count() == 1
 import lox
-from lox._words import Layout
+from lox._storage.words import Layout
 
 assert Layout.of([jnp.zeros(3), jnp.zeros(())]).packed == (True, True)
 

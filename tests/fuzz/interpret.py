@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lox import _jax_compat as compat
+from lox._jax import compat
 
 Array = Any
 

@@ -65,7 +65,7 @@ def test_the_names_that_logger_needs_are_refused(name):
 
 def test_the_refused_names_are_all_that_logger_has():
     """A private name that is added to Logger is to be mangled, or to be refused."""
-    from lox.loggers._logger import _OURS, Logger
+    from lox.loggers._delivery.logger import _OURS, Logger
 
     private = {name for name in vars(Logger) if name.startswith("_") and not name.startswith(("__", "_Logger__"))}
     assert private - {"_abc_impl"} == _OURS
@@ -200,7 +200,7 @@ def test_a_backend_to_which_every_run_exists_is_an_error(monkeypatch):
         def exists(self, name):
             return True
 
-    monkeypatch.setattr("lox.loggers._run._MOST_OF_A_NAME", 50)
+    monkeypatch.setattr("lox.loggers._delivery.run._MOST_OF_A_NAME", 50)
     with Forgetful() as logger, pytest.raises(RunExistsError, match=r"each is said to exist.*Forgetful\.exists"):
         logger.init(jax.random.key(0))
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import lox.loggers
-from lox.loggers._cli import main
-from lox.loggers._cli_plot import Curve, draw, over_runs
-from lox.loggers._run import short_names
+from lox.loggers._cli.main import main
+from lox.loggers._cli.plot import Curve, draw, over_runs
+from lox.loggers._delivery.run import short_names
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def lox_command(capsys, *arguments):
 def test_the_command_is_installed():
     (script,) = entry_points(group="console_scripts", name="lox")
     assert script.load() is main
-    out = subprocess.check_output([sys.executable, "-m", "lox.loggers._cli", "loggers"], text=True)
+    out = subprocess.check_output([sys.executable, "-m", "lox.loggers._cli.main", "loggers"], text=True)
     assert "SaveLogger" in out
 
 
@@ -247,7 +247,7 @@ def test_keys_and_axes_that_are_not_there(capsys, runs):
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(runs):
-    command = f"{sys.executable} -m lox.loggers._cli export {runs} -f jsonl | head -1"
+    command = f"{sys.executable} -m lox.loggers._cli.main export {runs} -f jsonl | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert len(result.stdout.splitlines()) == 1
     assert result.stderr == ""

@@ -11,8 +11,8 @@ import pytest
 import lox
 import lox.loggers
 from lox.loggers import ConsoleLogger, LoggerOptionError, ProgressLogger
-from lox.loggers._board import Course
-from lox.loggers._numbers import short, sparkline
+from lox.loggers._backends.display.board import Course
+from lox.loggers._backends.display.numbers import short, sparkline
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_nothing_that_goes_wrong_on_the_thread_ends_it_or_costs_a_record(monkeyp
 
     with Gated() as logger:
         state = logger.init(jax.random.key(0))
-        monkeypatch.setattr("lox.loggers._sink.joined", broken)
+        monkeypatch.setattr("lox.loggers._delivery.sink.joined", broken)
         with pytest.raises(RuntimeError, match="a bug of ours"):
             logger.log(state, {"x": 1})
             logger.flush()
@@ -332,8 +332,8 @@ def test_flush_does_not_wait_for_a_rest_and_comes_after_what_was_logged_before_i
 
 
 def test_a_queue_that_fills_up_ends_the_rest(monkeypatch):
-    monkeypatch.setattr("lox.loggers._worker._REST", 1e9)
-    monkeypatch.setattr("lox.loggers._worker._MAX_REST", 1e9)
+    monkeypatch.setattr("lox.loggers._delivery.worker._REST", 1e9)
+    monkeypatch.setattr("lox.loggers._delivery.worker._MAX_REST", 1e9)
 
     class NeverFlushed(Collecting):
         flush_interval = None
@@ -349,9 +349,9 @@ def test_a_queue_that_fills_up_ends_the_rest(monkeypatch):
 
 
 def test_values_too_large_for_the_queue_end_the_rest(monkeypatch):
-    monkeypatch.setattr("lox.loggers._worker._REST", 1e9)
-    monkeypatch.setattr("lox.loggers._worker._MAX_REST", 1e9)
-    monkeypatch.setattr("lox.loggers._worker.MAX_BYTES", 1000)
+    monkeypatch.setattr("lox.loggers._delivery.worker._REST", 1e9)
+    monkeypatch.setattr("lox.loggers._delivery.worker._MAX_REST", 1e9)
+    monkeypatch.setattr("lox.loggers._delivery.worker.MAX_BYTES", 1000)
     with MemoryLogger() as logger:
         state = logger.init(jax.random.key(0))
         for size in (1, 1, 120, 120, 1, 500, 1):
@@ -360,8 +360,8 @@ def test_values_too_large_for_the_queue_end_the_rest(monkeypatch):
 
 
 def test_rows_that_rest_are_flushed_when_due(monkeypatch):
-    monkeypatch.setattr("lox.loggers._worker._REST", 1e9)
-    monkeypatch.setattr("lox.loggers._worker._MAX_REST", 1e9)
+    monkeypatch.setattr("lox.loggers._delivery.worker._REST", 1e9)
+    monkeypatch.setattr("lox.loggers._delivery.worker._MAX_REST", 1e9)
 
     class Quick(Collecting):
         flush_interval = 0.05

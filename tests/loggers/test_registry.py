@@ -63,7 +63,11 @@ def test_our_own_backends_are_registered_like_everybody_elses():
     assert set(available) >= OURS
     assert list(available) == sorted(available)
     save = available["save"]
-    assert (save.name, save.path, save.distribution) == ("save", "lox.loggers._save:SaveLogger", "lox-loggers")
+    assert (save.name, save.path, save.distribution) == (
+        "save",
+        "lox.loggers._backends.save.logger:SaveLogger",
+        "lox-loggers",
+    )
     assert save.version == importlib.metadata.version("lox-loggers")
     assert lox.loggers.get("save") is SaveLogger is lox.loggers.SaveLogger
 
@@ -74,7 +78,8 @@ def test_asking_what_is_available_imports_none_of_it(install):
     out = run(
         """
         lox.loggers.available(), dir(lox.loggers)
-        lazy = ("rich", "wandb", "tensorboardX", "pandas", "matplotlib", "pyarrow", "pytest", "lox.loggers._console")
+        lazy = ("rich", "wandb", "tensorboardX", "pandas", "matplotlib", "pyarrow", "pytest",
+                "lox.loggers._backends.display.console")
         print([name for name in lazy if name in sys.modules])
         """
     )

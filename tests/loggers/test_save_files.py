@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from lox.loggers import Run, SaveLogger, load
-from lox.loggers._names import escape, step_file, value_file
-from lox.loggers._npy import NpyFile
+from lox.loggers._backends.save.names import escape, step_file, value_file
+from lox.loggers._backends.save.npy import NpyFile
 from tests.loggers.saving import save, table
 
 ODD_KEYS = [
@@ -155,7 +155,9 @@ def test_a_disk_that_fails_is_an_error_and_leaves_whole_files(tmp_path, monkeypa
     writer.write(table({"a": [1], "b": [1]}, {"step": [0]}))
     writer.flush()
     real = os.pwrite
-    monkeypatch.setattr("lox.loggers._npy._pwrite", lambda fd, data, at: real(fd, data[:3], at) if at < 140 else full())
+    monkeypatch.setattr(
+        "lox.loggers._backends.save.npy._pwrite", lambda fd, data, at: real(fd, data[:3], at) if at < 140 else full()
+    )
 
     def full():
         raise OSError(28, "No space left on device")
@@ -178,7 +180,7 @@ def test_a_manifest_that_cannot_be_written_is_written_with_the_next_rows(tmp_pat
     def full(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lox.loggers._manifest.replace_file", full)
+    monkeypatch.setattr("lox.loggers._backends.save.manifest.replace_file", full)
     writer.write(table({"a": [1]}))
     with pytest.raises(OSError, match="No space left"):
         writer.flush()

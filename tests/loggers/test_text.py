@@ -15,7 +15,7 @@ import pytest
 import lox
 import lox.loggers
 from lox.loggers import CsvLogger, JsonlLogger, Run
-from lox.loggers._plain import plain, plain_columns
+from lox.loggers._backends.text.plain import plain, plain_columns
 
 NAME = "0000000000000000"
 
@@ -221,7 +221,7 @@ def test_a_disk_that_is_full_leaves_whole_lines(tmp_path, kind, monkeypatch):
                 raise OSError(28, "No space left on device")
             return real(descriptor, data[:3])
 
-        monkeypatch.setattr("lox.loggers._lines.os.write", write)
+        monkeypatch.setattr("lox.loggers._backends.text.lines.os.write", write)
         logger.log(state, {"x": 2})
         logger.log(state, {"x": 3})
         with pytest.raises(OSError, match="No space left") as caught:

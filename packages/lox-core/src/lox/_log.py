@@ -14,7 +14,8 @@ import numpy as np
 
 from lox._errors import LogTypeError
 from lox._logdict import logdict
-from lox._mark import Mark, Record, marks_are_wanted, watch_p
+from lox._marks.mark import Mark, Record, marks_are_wanted
+from lox._marks.primitives import bind_record, watch_p
 from lox._reduce import resolve
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ def log(
     """
     record = _check(data, where, tags, reduce, prefix, explicit, steps)
     if marks_are_wanted():
-        record.bind(record.mark.keys)
+        bind_record(record, record.mark.keys)
     values = {prefix + key: value for key, value in data.items()} if prefix else data
     axes = {axis: dict.fromkeys(values, step) for axis, step in steps.items()} if values else {}
     return logdict._make(values, axes, dict.fromkeys(values, 1), frozenset(), {})

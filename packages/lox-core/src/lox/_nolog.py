@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from lox import _program, _rules
-from lox._collect import Collector, Context, Frame
-from lox._mark import marking
-from lox._survey import Survey
+from lox._interpret import program
+from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.survey import Survey
+from lox._marks.mark import marking
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,11 +27,11 @@ def nolog(fun: Callable[P, R]) -> Callable[P, R]:
     >>> print(lox.spool(lox.nolog(f))(1.0))
     (2.0, {})
     """
-    return _program.transform(fun, ("nolog",), _interpreter, lambda out, _: out, marks=False)
+    return program.transform(fun, ("nolog",), _interpreter, lambda out, _: out, marks=False)
 
 
-def _interpreter(traced: _program.Traced) -> Callable[[list[Array], list[Array]], Any]:
-    silencer = Silencer(Survey(lambda mark, key: False, _rules, also=_WITH_RULES), _rules, keep=False)
+def _interpreter(traced: program.Traced) -> Callable[[list[Array], list[Array]], Any]:
+    silencer = Silencer(Survey(lambda mark, key: False, also=_WITH_RULES), keep=False)
 
     def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         del operands

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from lox._errors import LogTypeError, OptionError
-from lox._words import is_key
+from lox._storage.words import is_key
 
 Array = Any
 
@@ -346,13 +346,3 @@ def check_reducible(key: str, dtype: Any, reduction: Reduction, site: str) -> No
             f"lox.log at {site}: {key!r} holds complex numbers, which have no {extremes[0]}; log their real part or "
             "their absolute value, or choose another reduction"
         )
-
-
-def reduce_logdict(logs: Any, how: Any) -> Any:
-    """Fold the records of a finished logdict, with the same stores that run inside loops."""
-    from lox._stores import fold_logdict
-
-    reduction = resolve(how)
-    if reduction is None or reduction.is_append:
-        return logs
-    return fold_logdict(logs, reduction)

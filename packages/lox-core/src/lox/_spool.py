@@ -8,16 +8,17 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
-from lox import _jax_compat as compat
-from lox import _program, _rules
-from lox._collect import Collector, Context, Frame
 from lox._errors import ConflictError
+from lox._interpret import program
+from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.plan import Group, KeyPlan, Plan, SpoolOptions, make_plan, spool_options
+from lox._interpret.survey import Survey
+from lox._jax import compat, sharding
 from lox._logdict import logdict
-from lox._mark import Record, detach
-from lox._plan import Group, KeyPlan, Plan, SpoolOptions, make_plan, spool_options
+from lox._marks.mark import Record
+from lox._marks.primitives import detach
 from lox._reduce import APPEND
-from lox._rows import Chunk, Rows, SharedJoin
-from lox._survey import Survey
+from lox._storage.rows import Chunk, Rows, SharedJoin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +58,7 @@ def spool(
     {'carry': [0, 1, 3]}
     """
     options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
-    return _program.transform(fun, ("spool", options), functools.partial(_interpreter, options), _without_gradients)
+    return program.transform(fun, ("spool", options), functools.partial(_interpreter, options), _without_gradients)
 
 
 def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
@@ -68,12 +69,12 @@ def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
     return out, tree.unflatten(detach(leaves))
 
 
-def _interpreter(options: SpoolOptions, traced: _program.Traced) -> Callable[[list[Array], list[Array]], Any]:
-    survey = Survey(options.selection, _rules)
+def _interpreter(options: SpoolOptions, traced: program.Traced) -> Callable[[list[Array], list[Array]], Any]:
+    survey = Survey(options.selection)
     usages = survey(traced.jaxpr).usages
-    options.selection.warn_of_unknown_names(usages, traced.jaxpr, _rules)
+    options.selection.warn_of_unknown_names(usages, traced.jaxpr)
     plan = make_plan(usages, options)
-    spooler = Spooler(survey, _rules, options.keep_logs, plan)
+    spooler = Spooler(survey, options.keep_logs, plan)
 
     def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         del operands
@@ -89,10 +90,10 @@ def _interpreter(options: SpoolOptions, traced: _program.Traced) -> Callable[[li
 class Spooler(Collector):
     """Collects records: as rows, or in stores."""
 
-    def __init__(self, survey: Survey, rules: Any, keep: bool, plan: Plan) -> None:
-        super().__init__(survey, rules, keep)
+    def __init__(self, survey: Survey, keep: bool, plan: Plan) -> None:
+        super().__init__(survey, keep)
         self.plan = plan
-        self.inside_shard_map = bool(compat.manual_axes_here())
+        self.inside_shard_map = bool(sharding.manual_axes_here())
 
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
         steps = record.steps
@@ -122,7 +123,7 @@ class Spooler(Collector):
             before = frame.state[number]
             after = _fold_pending(group, before, frame.rows)
             # A carried value keeps its type, in shard_map also what it says about the devices it differs between.
-            frame.state[number] = jax.tree.map(compat.vary_like, after, before) if varies else after
+            frame.state[number] = jax.tree.map(sharding.vary_like, after, before) if varies else after
             settled.update(plan.key for plan in group.keys)
         for key in settled - self.plan.rows:
             frame.rows.pop(key, None)
@@ -145,7 +146,7 @@ def _fold_pending(group: Group, state: Any, rows: Rows) -> Any:
 
 def _cast(array: Array, aval: Any) -> Array:
     array = array if array.dtype == aval.dtype else jax.lax.convert_element_type(array, aval.dtype)
-    return array if aval.sharding is None else compat.split_like(array, aval)
+    return array if aval.sharding is None else sharding.split_like(array, aval)
 
 
 # --- from rows and states to logs ------------------------------------------------------------------------------------

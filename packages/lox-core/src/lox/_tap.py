@@ -10,24 +10,26 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
-from lox import _gate, _program, _rules
-from lox import _jax_compat as compat
-from lox._collect import Collector, Context, Frame
 from lox._errors import LogTypeError
-from lox._gather import AsRows, DeviceGather, callers_here
-from lox._host import Receiver, first_token
+from lox._host.delivery import Receiver
+from lox._host.gather import AsRows, DeviceGather, callers_here
+from lox._host.primitive import first_token
+from lox._host.streams import BatchStore, Form, PerRecord, Stream
+from lox._interpret import gate, program
+from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.plan import check_positive, plan_key
+from lox._interpret.selection import Selection
+from lox._interpret.survey import Survey, Usages, Use
+from lox._jax import sharding
 from lox._logdict import logdict
-from lox._mark import Mark, Record
-from lox._plan import Selection, check_positive, plan_key
-from lox._stores import Aval, select
-from lox._streams import BatchStore, Form, PerRecord, Stream
-from lox._survey import Survey, Usages, Use
+from lox._marks.mark import Mark, Record
+from lox._storage.stores import Aval, select
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Array = Any
 
-_gate.install()
+gate.install()
 
 # The state that chains host calls, so that they are made in program order; stores have numbers from 0 on.
 TOKEN = -1
@@ -76,7 +78,7 @@ def tap(
     operands = [jnp.asarray(operand) for operand in operands]
     label = ("tap", options, receiver.handle, operand_tree)
     interpreter = functools.partial(_interpreter, options, receiver, operand_tree)
-    return _program.transform(fun, label, interpreter, lambda out, _: out, operands)
+    return program.transform(fun, label, interpreter, lambda out, _: out, operands)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +99,11 @@ def _check_callback(callback: Any) -> Callable[[logdict], Any]:
 
 
 def _interpreter(
-    options: TapOptions, receiver: Receiver, operand_tree: Any, traced: _program.Traced
+    options: TapOptions, receiver: Receiver, operand_tree: Any, traced: program.Traced
 ) -> Callable[[list[Array], list[Array]], Any]:
-    survey = Survey(options.selection, _rules)
+    survey = Survey(options.selection)
     usages = survey(traced.jaxpr).usages
-    options.selection.warn_of_unknown_names(usages, traced.jaxpr, _rules)
+    options.selection.warn_of_unknown_names(usages, traced.jaxpr)
     if receiver.check is not None:
         axes = {axis for usage in usages.values() for use in usage.uses for axis in use.mark.axes}
         receiver.check([options.prefix + key for key in usages], sorted(axes))
@@ -122,7 +124,7 @@ class Tapper(Collector):
     tracks_lanes = True
 
     def __init__(self, survey: Survey, options: TapOptions, handle: Any, jaxpr: Any) -> None:
-        super().__init__(survey, _rules, keep=True)
+        super().__init__(survey, keep=True)
         usages = survey(jaxpr).usages
         self.options = options
         self.handle = handle
@@ -148,8 +150,8 @@ class Tapper(Collector):
             number: jnp.zeros(self.plans[key].usage.uses[0].mesh, jnp.int32) for key, number in self.counters.items()
         }
         state.update({number: store.init() for number, store in self.buffers.values()})
-        around = compat.manual_axes_here()
-        state = jax.tree.map(lambda x: compat.vary_over(x, around), state) if around else state
+        around = sharding.manual_axes_here()
+        state = jax.tree.map(lambda x: sharding.vary_over(x, around), state) if around else state
         if self.chained:
             state[TOKEN] = jnp.broadcast_to(first_token(), self.mesh)
         return state
@@ -174,7 +176,7 @@ class Tapper(Collector):
                 stream, leaves = self._stream(frame, mark, leaves)
                 token = stream.send_one(leaves, due, frame.state.get(TOKEN))
                 if token is not None:
-                    frame.state[TOKEN] = compat.vary_like(token, frame.state[TOKEN])
+                    frame.state[TOKEN] = sharding.vary_like(token, frame.state[TOKEN])
             else:
                 stream, _ = self._stream(frame, mark, [])
                 frame.state[number] = store.add(frame.state[number], leaves, due, stream)
@@ -195,7 +197,7 @@ class Tapper(Collector):
             seen = frame.state[number]
             due = seen == 0
             following = jnp.where(seen + 1 == self.options.interval, 0, seen + 1)
-            frame.state[number] = compat.vary_like(select(where, following, seen), seen)
+            frame.state[number] = sharding.vary_like(select(where, following, seen), seen)
             decided.append((tuple(together), due if where is None else due & where))
         return decided
 
@@ -272,7 +274,7 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, B
         for together in groups.values():
             leaves = [leaf for key in together for leaf in uses[key].leaves]
             avals = [
-                Aval(leaf.shape, leaf.dtype, sharding=compat.split_of(leaf))
+                Aval(leaf.shape, leaf.dtype, sharding=sharding.split_of(leaf))
                 for leaf in (*leaves, *(s for _, s in steps))
             ]
             label = (mark.pick(tuple(together)), tuple((tuple(aval.shape), aval.dtype) for aval in avals))

@@ -7,6 +7,10 @@ looking around imports nobody else's.
 
 from typing import TYPE_CHECKING, Any
 
+from lox.loggers._delivery.logger import Logger as Logger
+from lox.loggers._delivery.run import LoggerState as LoggerState
+from lox.loggers._delivery.run import Run as Run
+from lox.loggers._delivery.run import Writer as Writer
 from lox.loggers._errors import DuplicateLoggerError as DuplicateLoggerError
 from lox.loggers._errors import LoggerClosedError as LoggerClosedError
 from lox.loggers._errors import LoggerLoadError as LoggerLoadError
@@ -17,24 +21,20 @@ from lox.loggers._errors import LoggerWarning as LoggerWarning
 from lox.loggers._errors import RecordError as RecordError
 from lox.loggers._errors import RunExistsError as RunExistsError
 from lox.loggers._errors import RunFormatError as RunFormatError
-from lox.loggers._load import load as load
-from lox.loggers._logger import Logger as Logger
+from lox.loggers._readers.load import load as load
 from lox.loggers._registry import Backend as Backend
 from lox.loggers._registry import available as available
 from lox.loggers._registry import create as create
 from lox.loggers._registry import get as get
-from lox.loggers._run import LoggerState as LoggerState
-from lox.loggers._run import Run as Run
-from lox.loggers._run import Writer as Writer
 
 if TYPE_CHECKING:  # at run time these come from the registry, like everybody else's
-    from lox.loggers._console import ConsoleLogger as ConsoleLogger
-    from lox.loggers._csv import CsvLogger as CsvLogger
-    from lox.loggers._jsonl import JsonlLogger as JsonlLogger
-    from lox.loggers._memory import MemoryLogger as MemoryLogger
-    from lox.loggers._multi import MultiLogger as MultiLogger
-    from lox.loggers._progress import ProgressLogger as ProgressLogger
-    from lox.loggers._save import SaveLogger as SaveLogger
+    from lox.loggers._backends.display.console import ConsoleLogger as ConsoleLogger
+    from lox.loggers._backends.display.progress import ProgressLogger as ProgressLogger
+    from lox.loggers._backends.memory import MemoryLogger as MemoryLogger
+    from lox.loggers._backends.multi import MultiLogger as MultiLogger
+    from lox.loggers._backends.save.logger import SaveLogger as SaveLogger
+    from lox.loggers._backends.text.csv import CsvLogger as CsvLogger
+    from lox.loggers._backends.text.jsonl import JsonlLogger as JsonlLogger
 
 
 def __getattr__(name: str) -> Any:

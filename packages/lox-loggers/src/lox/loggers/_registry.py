@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lox.loggers._delivery.logger import Logger
 from lox.loggers._errors import (
     DuplicateLoggerError,
     LoggerLoadError,
     LoggerNotFoundError,
     LoggerOptionError,
 )
-from lox.loggers._logger import Logger
 from lox.loggers._specs import parse_spec, split_specs
 
 GROUP = "lox.loggers"

@@ -24,8 +24,8 @@ except ImportError as error:
     raise ImportError("lox.loggers.testing needs pytest: pip install 'lox-loggers[testing]'") from error
 
 # Before they are imported, so that a failure shows what was compared.
-for _module in ("lox.loggers._contract_base", "lox.loggers._contract"):
+for _module in ("lox.loggers._contract.base", "lox.loggers._contract.suite"):
     if _module not in sys.modules:
         pytest.register_assert_rewrite(_module)
 
-from lox.loggers._contract import LoggerContract as LoggerContract  # noqa: E402
+from lox.loggers._contract.suite import LoggerContract as LoggerContract  # noqa: E402

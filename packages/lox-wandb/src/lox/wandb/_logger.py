@@ -18,7 +18,7 @@ import wandb
 
 from lox import logdict
 from lox.loggers import Logger, LoggerState, Run, RunExistsError
-from lox.loggers._sink import _close_at_exit
+from lox.loggers._delivery.sink import _close_at_exit
 from lox.loggers.kinds import Kinds
 from lox.wandb._earlier import earlier_rows
 from lox.wandb._errors import BACKEND, WandbError, WandbOptionError

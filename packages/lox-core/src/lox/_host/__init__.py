@@ -1,0 +1,1 @@
+"""Calls from a running program to the host."""

@@ -1,0 +1,196 @@
+"""``deliver_p``, the one primitive that leaves the device.
+
+It is ours, and not a JAX callback, for four reasons:
+
+* all operands travel packed in one array, so that a call costs microseconds;
+* under ``vmap`` there is one call for all lanes, whatever their number: each lane axis stays a leading axis;
+* a call in which no lane is **alive** (took the branch, is still in the loop, passes ``where=``) is not made at all;
+* under ``grad`` and ``checkpoint`` it runs once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._errors import OrderError
+from lox._jax import backports, compat, lowering
+
+Array = Any
+
+
+class Target(Protocol):
+    """The host's side of a delivery. Equal for equal programs, so that a compiled one is found again."""
+
+    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[np.ndarray, ...]]:
+        """A function of ``alive`` (if there is one) and the delivered arrays."""
+
+
+def deliver(
+    target: Target,
+    arrays: Sequence[Array],
+    *,
+    token: Array | None = None,
+    alive: Array = True,
+    masked: bool = False,
+    ordered: bool = False,
+    results: tuple[Any, ...] = (),
+) -> list[Array]:
+    """Make a host call.
+
+    With a ``token`` it is made after the call that the token came from, and the first result is the next token. XLA is
+    free to reorder calls that do not depend on each other, and does.
+    """
+    has_alive = alive is not True
+    return deliver_p.bind(
+        *([] if token is None else [token]),
+        *([jnp.asarray(alive)] if has_alive else []),
+        *arrays,
+        target=target,
+        lanes=(),
+        has_token=token is not None,
+        has_alive=has_alive,
+        masked=masked,
+        ordered=ordered,
+        results=results,
+    )
+
+
+def first_token() -> Array:
+    return jnp.zeros((), jnp.uint8)
+
+
+_TOKEN = np.zeros((), np.uint8)
+
+# --- the primitive ---------------------------------------------------------------------------------------------------
+# operands: a token and `alive` if there are any, then the arrays. All but the token have len(lanes) leading axes, of
+# the lane's size or, where the operand does not vary over the lanes, of size 1.
+
+
+class HostEffect(compat.Effect):
+    __str__ = lambda self: "LoxHost"  # noqa: E731
+
+
+class OrderedHostEffect(compat.Effect):
+    __str__ = lambda self: "LoxOrderedHost"  # noqa: E731
+
+
+_host_effect, _ordered_host_effect = HostEffect(), OrderedHostEffect()
+compat.allow_effect(HostEffect)
+compat.allow_effect(OrderedHostEffect, ordered=True)
+
+deliver_p = compat.Primitive("lox_deliver")
+deliver_p.multiple_results = True
+
+
+@deliver_p.def_impl
+def _deliver_impl(
+    *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, results: Any, **_: Any
+) -> list[Any]:
+    token = list(operands[: int(has_token)])
+    # Under an eager jvp, an operand can be a Python number, which numpy would take for one of 64 bits.
+    arrays = [np.asarray(operand, jax.typeof(operand).dtype) for operand in operands[int(has_token) :]]
+    if has_alive and not arrays[0].any() and not results:
+        return token
+    return token + [jnp.asarray(out) for out in target.prepare(lanes, has_alive)(*arrays)]
+
+
+@deliver_p.def_effectful_abstract_eval
+def _deliver_abstract_eval(*operands: Any, lanes: Any, has_token: bool, ordered: bool, results: Any, **_: Any) -> Any:
+    outs = [compat.ShapedArray(lanes + result.shape, result.dtype) for result in results]
+    return [*operands[: int(has_token)], *outs], {_ordered_host_effect if ordered else _host_effect}
+
+
+def _deliver_batching(
+    axis_data: Any, operands: Any, dims: Any, *, lanes: Any, has_token: bool, ordered: bool, **params: Any
+) -> Any:
+    if ordered:
+        raise OrderError(
+            "lox.tap: ordered=True cannot be kept under vmap; leave it out: records of a lane keep their order"
+        )
+    moved = [
+        jnp.expand_dims(operand, 0) if dim is None else jnp.moveaxis(operand, dim, 0)
+        for operand, dim in zip(operands, dims, strict=True)
+    ]
+    if has_token:
+        # One call for all lanes needs one token; a slice of many depends on all of them.
+        moved[0] = moved[0][0]
+    outs = deliver_p.bind(*moved, lanes=(axis_data.size, *lanes), has_token=has_token, ordered=ordered, **params)
+    return outs, [None] * int(has_token) + [0] * (len(outs) - int(has_token))
+
+
+def _deliver_lowering(ctx: Any, *operands: Any, has_token: bool, has_alive: bool, masked: bool, **params: Any) -> Any:
+    matters = has_alive and (masked or ctx.avals_in[int(has_token)].size > 1)
+    lower = lowering.lower_fun(_deliver_if_any_alive if matters else _deliver_always, multiple_results=True)
+    return lower(ctx, *operands, has_token=has_token, has_alive=has_alive, **params)
+
+
+def _deliver_if_any_alive(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
+    token, (alive, *arrays) = list(operands[: int(has_token)]), operands[int(has_token) :]
+    if alive.size == 1 and not params["results"]:
+        # Without lanes: it is alive if the call is made.
+        operands, has_alive = (*token, *arrays), False
+    call = functools.partial(host_call_p.bind, *operands, has_token=has_token, has_alive=has_alive, **params)
+    return call() if params["results"] else jax.lax.cond(jnp.any(alive), call, lambda: token)
+
+
+def _deliver_always(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
+    """Without lanes the program is here, or it would not make the call."""
+    token, rest = operands[: int(has_token)], operands[int(has_token) + int(has_alive) :]
+    return host_call_p.bind(*token, *rest, has_token=has_token, has_alive=False, **params)
+
+
+compat.define_batching(deliver_p, _deliver_batching)
+compat.define_jvp_binding_primals(deliver_p)
+lowering.define_lowering(deliver_p, _deliver_lowering)
+backports.keep_in_loops(deliver_p)
+
+# The call itself, without the question whether any lane is alive.
+host_call_p = compat.Primitive("lox_host_call")
+host_call_p.multiple_results = True
+host_call_p.def_effectful_abstract_eval(_deliver_abstract_eval)
+
+
+def _host_call_lowering(
+    ctx: Any, *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, ordered: bool, results: Any
+) -> Any:
+    if ordered and lowering.current_device_count(ctx) > 1:
+        raise OrderError("lox.tap: ordered=True cannot be kept on more than one device; leave it out")
+    automatic = lowering.automatic_axes(ctx)
+    if automatic:
+        params = dict(
+            target=target, lanes=lanes, has_token=has_token, has_alive=has_alive, ordered=ordered, results=results
+        )
+        outs = [*ctx.avals_in[: int(has_token)], *(compat.ShapedArray(lanes + r.shape, r.dtype) for r in results)]
+        once = functools.partial(_once_along, automatic, functools.partial(host_call_p.bind, **params), outs)
+        return lowering.lower_fun(once, multiple_results=True)(ctx, *operands)
+    run = target.prepare(lanes, has_alive)
+    call = (lambda token, *arrays: (_TOKEN, *run(*arrays))) if has_token else run
+    effect = _ordered_host_effect if ordered else None
+    return lowering.lower_to_host_call(ctx, call, operands, effect, checked=bool(results))
+
+
+def _once_along(
+    automatic: tuple[str, ...], call: Callable[..., Any], outs: Sequence[Any], *operands: Array
+) -> list[Array]:
+    """In a shard_map that leaves some mesh axes to the compiler: one call for all the devices along those, with the
+    whole values."""
+
+    def on_each(*operands: Array) -> list[Array]:
+        nothing = [jnp.zeros(out.shape, out.dtype) for out in outs]
+        is_first = jax.lax.axis_index(automatic) == 0
+        returned = jax.lax.cond(is_first, lambda: list(call(*operands)), lambda: nothing)
+        # The others have zeros: the sum is what the host returned. A token is only there to be waited for.
+        return [out if out.dtype == _TOKEN.dtype else jax.lax.psum(out, automatic) for out in returned]
+
+    whole = jax.sharding.PartitionSpec()
+    # Without axis_names it is over all axes that are left. JAX 0.9 forgets those around it where they are named.
+    return jax.shard_map(on_each, in_specs=whole, out_specs=whole, check_vma=False)(*operands)
+
+
+lowering.define_lowering(host_call_p, _host_call_lowering)

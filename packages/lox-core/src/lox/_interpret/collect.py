@@ -1,0 +1,162 @@
+"""The one loop over equations, shared by every transformation.
+
+``Collector.run`` evaluates a jaxpr in the current trace, equation by equation, and never edits one. An equation without
+marks is bound as it stands. One with marks inside is rebuilt by its rule (``rules``) through JAX's public API, around
+a Python function that evaluates the inner jaxpr with this same loop.
+
+While a function body is evaluated, a ``Frame`` holds what its marks have left so far. What becomes of a mark is the
+business of the subclass: ``lox.spool`` collects rows and states, ``lox.tap`` calls the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from lox._interpret import table
+from lox._interpret.survey import Survey
+from lox._jax import compat
+from lox._marks.mark import Record, marks_are_wanted
+from lox._marks.primitives import bind_record, detach, log_p, watch_p
+from lox._storage.rows import Rows
+
+Array = Any
+State = dict[int, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a function body is entered with. A pytree: it passes into ``jit`` and the like as an argument.
+
+    Attributes:
+      state: bounded stores by number, carried through loops and branches.
+      alive: whether the program really is here: under ``vmap``, whether the lane took the branches and is in the loops.
+      env: arrays that must be at hand wherever a mark is (the operands of a receiver).
+      mesh: names and sizes of the mesh axes of the shard_maps around.
+      devices: their mesh, where its devices are known while tracing.
+      certain: the keys that every device records equally often in these shard_maps; None outside.
+    """
+
+    state: State
+    alive: Array = True
+    env: Any = ()
+    mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
+    devices: Any = dataclasses.field(default=None, metadata={"static": True})
+    certain: frozenset[str] | None = dataclasses.field(default=None, metadata={"static": True})
+
+
+class Frame:
+    """A context, and what the marks of one function body have left in it so far.
+
+    Attributes:
+      rows: records not yet in a store.
+      nested: False in the outermost body, where gradients are stopped by the caller.
+    """
+
+    def __init__(self, context: Context, nested: bool = True) -> None:
+        self.state = dict(context.state)
+        self.alive, self.env = context.alive, context.env
+        self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
+        self.rows = Rows()
+        self.nested = nested
+
+    def context(self, numbers: frozenset[int], **changes: Any) -> Context:
+        """What an inner body is entered with: this context, with these stores."""
+        state = {number: self.state[number] for number in sorted(numbers)}
+        here = Context(state, self.alive, self.env, self.mesh, self.devices, self.certain)
+        return dataclasses.replace(here, **changes)
+
+
+class Collector:
+    """Evaluates jaxprs with marks in them.
+
+    Args:
+      survey: what is in the jaxprs.
+      keep: whether recorded marks stay in the program.
+    """
+
+    # Whether `Frame.alive` must follow conditionals and loops.
+    tracks_lanes = False
+    # The marking context under which derivative rules are traced.
+    marks_in_rules: bool | None = True
+
+    def __init__(self, survey: Survey, keep: bool) -> None:
+        self.survey = survey
+        self.keep = keep
+        # Rebuilt functions by jaxpr, so that a function called twice is traced once.
+        self.memo: dict[Any, Any] = {}
+
+    # --- for subclasses ------------------------------------------------------------------------------------------
+
+    def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
+        """A mark was reached; these of its keys are selected."""
+        raise NotImplementedError
+
+    def settle(self, frame: Frame, numbers: frozenset[int]) -> None:
+        """Put pending rows of these stores away, because a body that updates the stores comes next, or has ended."""
+
+    def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
+        """The stores that evaluating ``jaxpr`` updates; none, unless a subclass has some. ``folds``: it is a body at whose
+        end rows are put away."""
+        return frozenset()
+
+    def backward_context(self) -> Any:
+        """The context in which backward rules run: they belong to whatever transformation is outside."""
+        return contextlib.nullcontext()
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
+        body, consts = compat.open_jaxpr(jaxpr)
+        env: dict[Any, Array] = dict(zip(body.constvars, consts, strict=False))
+        env.update(zip(body.invars, args, strict=True))
+        name_stack = compat.current_name_stack()
+        # The settings under which equations were traced are mostly those of their neighbours.
+        for settings, eqns in itertools.groupby(body.eqns, key=lambda eqn: eqn.ctx):
+            with settings.manager:
+                for eqn in eqns:
+                    invals = [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in eqn.invars]
+                    if eqn.primitive is log_p:
+                        self._mark(eqn, invals, frame)
+                        continue
+                    with compat.source_context(eqn, name_stack):
+                        outs = self._step(eqn, invals, frame)
+                    env.update(zip(eqn.outvars, outs, strict=True))
+        return [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in body.outvars]
+
+    def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
+        if eqn.primitive is watch_p and not marks_are_wanted():
+            return invals[: len(eqn.outvars)]
+        if self.must_rebuild(eqn):
+            return table.find(eqn).run(self, frame, eqn, invals)
+        return compat.bind_eqn(eqn, invals)
+
+    def must_rebuild(self, eqn: Any) -> bool:
+        return self.survey.concerns(eqn)
+
+    def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
+        # A constant operand is a literal of the jaxpr.
+        operands = [
+            value if isinstance(value, jax.Array) else np.asarray(value, atom.aval.dtype)
+            for value, atom in zip(invals, eqn.invars, strict=True)
+        ]
+        mark = eqn.params["mark"]
+        keys = self.survey.selected(mark)
+        if keys:
+            self.record(frame, Record.of(mark, detach(operands) if frame.nested else operands), keys)
+        if marks_are_wanted():
+            left = mark.keys if self.keep else tuple(key for key in mark.keys if key not in keys)
+            bind_record(Record.of(mark, operands), left)
+
+    def body(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
+        """Run a loop body or a branch, and put its rows away at the end."""
+        outs = self.run(jaxpr, args, frame)
+        self.settle(frame, self.stores_in(jaxpr, folds=True))
+        return outs

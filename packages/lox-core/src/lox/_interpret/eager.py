@@ -1,0 +1,144 @@
+"""Calling a transformed program outside any trace, at the cost of the untransformed one.
+
+* A jitted function stays one compiled call: the transformation of it is jitted with the same static and donated
+  arguments (``dispatcher``).
+* Anything else runs equation by equation, as its Python code would, each through JAX's fast dispatch path
+  (``EagerProgram``). Nothing is fused that the function did not fuse, and arrays may live on different devices.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from lox._jax import compat
+
+Array = Any
+
+
+def dispatcher(fun: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any] | None:
+    """``run(fun, operands, args, kwargs)``, as a function of ``(operands, *args, **kwargs)`` jitted as ``fun`` is; None
+    where ``fun`` is not jitted, or in a special way."""
+    options = compat.jit_options(fun)
+    if options is None:
+        return None
+    for name in ("static_argnums", "donate_argnums"):
+        options[name] = tuple(place + 1 if place >= 0 else place for place in options[name])  # the operands come first
+    # Held weakly: this is remembered as long as `fun` lives.
+    reference = weakref.ref(fun)
+
+    def dispatched(operands: list[Array], /, *args: Any, **kwargs: Any) -> Any:
+        return run(reference(), operands, args, kwargs)
+
+    dispatched.__name__ = getattr(fun, "__name__", "dispatched")
+    signature = inspect.signature(fun)
+    parameters = [_OPERANDS, *signature.parameters.values()]
+    dispatched.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return jax.jit(dispatched, **options)
+
+
+# No argument of anybody's function has this name.
+_OPERANDS = inspect.Parameter("__lox_operands", inspect.Parameter.POSITIONAL_ONLY)
+
+
+class EagerProgram:
+    """Evaluates a closed jaxpr, each equation by a compiled function of its own."""
+
+    def __init__(self, jaxpr: Any) -> None:
+        body, consts = compat.open_jaxpr(jaxpr)
+        places: dict[Any, int] = {}
+        for var in (*body.constvars, *body.invars):
+            places[var] = len(places)
+        self._consts = list(consts)
+        self._steps: list[tuple[Callable[..., Any], list[int], list[int], list[int]]] = []
+        last_use: dict[Any, int] = {}
+        for i, eqn in enumerate(body.eqns):
+            for atom in eqn.invars:
+                if not isinstance(atom, compat.Literal):
+                    last_use[atom] = i
+        last_used: dict[int, list[Any]] = {}
+        for var, last in last_use.items():
+            last_used.setdefault(last, []).append(var)
+        kept = {atom for atom in body.outvars if not isinstance(atom, compat.Literal)}
+        for i, eqn in enumerate(body.eqns):
+            inputs = [places[atom] for atom in eqn.invars if not isinstance(atom, compat.Literal)]
+            for var in eqn.outvars:
+                places[var] = len(places)
+            dead = [places[var] for var in last_used.get(i, ()) if var not in kept]
+            dead += [places[var] for var in eqn.outvars if var not in last_use and var not in kept]
+            self._steps.append((_compiled(eqn, kept), inputs, [places[var] for var in eqn.outvars], dead))
+        self._outs = [atom.val if isinstance(atom, compat.Literal) else None for atom in body.outvars]
+        self._out_places = [None if isinstance(atom, compat.Literal) else places[atom] for atom in body.outvars]
+        self._size = len(places)
+
+    def __call__(self, *args: Array) -> list[Array]:
+        values: list[Any] = [None] * self._size
+        values[: len(self._consts) + len(args)] = [*self._consts, *args]
+        for run, inputs, outputs, dead in self._steps:
+            for place, value in zip(outputs, run(*[values[i] for i in inputs]), strict=True):
+                values[place] = value
+            for place in dead:
+                values[place] = None
+        return [
+            literal if place is None else values[place]
+            for literal, place in zip(self._outs, self._out_places, strict=True)
+        ]
+
+
+def _compiled(eqn: Any, kept: set[Any]) -> Callable[..., Sequence[Array]]:
+    """A function of the equation's variables; its literals are built in. ``kept``: the results of the whole program."""
+    literals = tuple(atom if isinstance(atom, compat.Literal) else None for atom in eqn.invars)
+    if any(compat.all_jaxprs_in_params(eqn.params)):
+        return _compiled_call(eqn, literals, kept)  # not shared: a jaxpr, and what it closes over, must not live on
+    if eqn.effects or eqn.primitive.name in _BOUND_DIRECTLY:
+        return functools.partial(_bind, eqn, literals)
+    try:
+        return _shared(eqn.primitive, tuple(sorted(eqn.params.items())), _Context(eqn, literals))
+    except TypeError:  # parameters that cannot be hashed or ordered
+        return jax.jit(functools.partial(_bind, eqn, literals))
+
+
+def _compiled_call(eqn: Any, literals: tuple[Any, ...], kept: set[Any]) -> Callable[..., Sequence[Array]]:
+    run = functools.partial(_bind, eqn, literals)
+    return compat.jit_of_equation(eqn, run, kept) if eqn.primitive.name == "jit" else jax.jit(run)
+
+
+# Where their results live depends on their arguments.
+_BOUND_DIRECTLY = frozenset(["device_put", "copy"])
+
+
+class _Context:
+    """The rest of an equation, equal where a compiled function can be shared."""
+
+    def __init__(self, eqn: Any, literals: tuple[Any, ...]) -> None:
+        self.eqn = eqn
+        self.literals = literals
+        self._key = (
+            tuple(None if literal is None else (literal.val, literal.aval) for literal in literals),
+            tuple(atom.aval for atom in eqn.invars),
+            eqn.ctx,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Context) and self._key == other._key
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(primitive: Any, params: Any, context: _Context) -> Callable[..., Sequence[Array]]:
+    del primitive, params
+    return jax.jit(functools.partial(_bind, context.eqn, context.literals))
+
+
+def _bind(eqn: Any, literals: tuple[Any, ...], *variables: Array) -> Sequence[Array]:
+    rest = iter(variables)
+    invals = [next(rest) if literal is None else literal.val for literal in literals]
+    with compat.source_context(eqn, compat.current_name_stack()), eqn.ctx.manager:
+        return compat.bind_eqn(eqn, invals)

@@ -1,0 +1,110 @@
+"""Host calls in branches and loops, under ``vmap``.
+
+Where a condition differs between the lanes of a ``vmap``, JAX runs both branches for all lanes, and goes on with a loop
+until the last lane is done. Inside a tap, marks know of the conditions around them (``Frame.alive``). But a whole tap, or
+``logger.log``, can itself stand in a branch: its host calls know nothing of that. So when JAX batches a conditional or a
+loop that holds host calls, it is given one whose host calls also ask the condition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from lox._host.primitive import HostEffect, deliver_p
+from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.survey import Survey
+from lox._interpret.table import RULES
+from lox._jax import compat
+
+Array = Any
+
+
+class Gate(Collector):
+    """Lets host calls ask whether the program really is where they are."""
+
+    tracks_lanes = True
+
+    def __init__(self) -> None:
+        names = frozenset([deliver_p.name])
+        super().__init__(Survey(lambda mark, key: False, also=names), keep=True)
+
+    def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
+        if eqn.primitive is not deliver_p:
+            return super()._step(eqn, invals, frame)
+        params = eqn.params
+        if params["results"] or frame.alive is True:  # somebody waits for the results, alive or not
+            return compat.bind_eqn(eqn, invals)
+        first = int(params["has_token"])
+        alive = frame.alive & invals[first] if params["has_alive"] else frame.alive
+        rest = invals[first + int(params["has_alive"]) :]
+        return deliver_p.bind(*invals[:first], alive, *rest, **{**params, "has_alive": True, "masked": True})
+
+
+class _Equation(NamedTuple):
+    """What a rule wants to know of an equation."""
+
+    primitive: Any
+    params: dict[str, Any]
+
+
+class _Inside(threading.local):
+    """Whether what is batched now has its gates already."""
+
+    gated = False
+
+    @contextlib.contextmanager
+    def gates(self) -> Iterator[None]:
+        self.gated = True
+        try:
+            yield
+        finally:
+            self.gated = False
+
+
+_inside = _Inside()
+
+
+def _gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
+    """The batching rule of a primitive, for equations that hold host calls too."""
+
+    def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
+        eqn = _Equation(primitive, params)
+        plainly = functools.partial(batch, axis_data, args, dims, **params)
+        if _inside.gated or not compat.holds_effect(params, HostEffect) or not compat.is_known_form(eqn):
+            return plainly()
+
+        def run(*args: Array) -> Any:
+            return RULES[primitive.name].run(Gate(), Frame(Context({})), eqn, list(args))
+
+        with _inside.gates():
+            # Where lanes differ in the condition, all results are batched; where not, all lanes are here or none is.
+            differs = dims[0] is not None if primitive is jax.lax.cond_p else all(_batched(plainly))
+            outs = compat.vmap_again(run, axis_data, dims)(*args) if differs else ()
+        return (outs, [0] * len(outs)) if differs else plainly()
+
+    return rule
+
+
+def _batched(batch: Callable[[], Any]) -> list[bool]:
+    """Which results are batched, without computing them."""
+    found: list[bool] = []
+
+    def outs() -> Any:
+        values, dims = batch()
+        found[:] = [dim is not None for dim in dims]
+        return values
+
+    jax.eval_shape(outs)
+    return found
+
+
+def install() -> None:
+    """Tell JAX."""
+    for primitive in (jax.lax.cond_p, jax.lax.while_p):
+        compat.wrap_batching(primitive, _gated)

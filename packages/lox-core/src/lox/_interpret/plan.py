@@ -1,0 +1,327 @@
+"""Where the records of each key will be kept, decided before the program is built.
+
+=====================================  ==========================================================
+a key                                  is kept
+=====================================  ==========================================================
+with a fixed number of records         as rows: outputs of the loops that make them
+with a reduction                       folded, in a ``ReduceStore``
+with ``where`` or a dynamic number     as the last n, in a ``RingStore``
+with an interval                       in a ``RingStore`` with just the rows that are kept
+=====================================  ==========================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from lox._errors import (
+    BranchMismatchError,
+    ConflictError,
+    DynamicCountError,
+    LogTypeError,
+    OptionError,
+    name_sites,
+)
+from lox._interpret.selection import Selection
+from lox._interpret.survey import Usage, Usages, Use, differ_along
+from lox._jax import sharding
+from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
+from lox._storage.stores import Aval, Finished, ReduceStore, RingStore, Store, start_varying
+
+
+def check_positive(name: str, value: Any) -> int | None:
+    """An option that counts something: None, or a whole number of at least 1."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise LogTypeError(f"lox: {name} must be a whole number, got {value!r} of type {type(value).__name__}")
+    number = value.__index__()
+    if number < 1:
+        raise OptionError(f"lox: {name} must be at least 1, got {number}")
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class SpoolOptions:
+    selection: Selection
+    keep_logs: bool
+    interval: int | None
+    reduce: Reduction | None
+    prefix: str
+    capacity: int | None
+
+
+class Type(NamedTuple):
+    """What the records of a leaf or a step have in common."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: Any = None  # how it is split between devices, if its type says so
+
+
+class KeyPlan(NamedTuple):
+    """The types of one key's records, and how they are kept."""
+
+    key: str
+    tree: Any
+    leaves: tuple[Type, ...]
+    steps: tuple[tuple[str, Type], ...]
+    usage: Usage
+    reduction: Reduction
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(axis for axis, _ in self.steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Keys that are always recorded together, in one store."""
+
+    keys: tuple[KeyPlan, ...]
+    store: Store
+    bounded: bool  # a ring: rows can be unused
+    capacity: int | None
+    count: int | None  # None: only the store knows
+    mesh: tuple[int, ...]  # the store is one device's; its state leads with these axes
+
+    def init(self) -> Any:
+        start = start_varying(self.store, differ_along([plan.usage for plan in self.keys]))
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, self.mesh + jnp.shape(x)), start) if self.mesh else start
+
+    def finish(self, state: Any) -> Finished:
+        finish = self.store.finish
+        for _ in self.mesh:
+            finish = jax.vmap(finish)
+        done = finish(state)
+        if self.mesh and not self.reduces:
+            # The record axis comes first.
+            leaves = [jnp.moveaxis(leaf, len(self.mesh), 0) for leaf in done.leaves]
+            steps = [jnp.moveaxis(step, len(self.mesh), 0) for step in done.steps]
+            return Finished(leaves, steps, done.count)
+        return done
+
+    @property
+    def reduces(self) -> bool:
+        return isinstance(self.store, ReduceStore)
+
+    def leaves_of(self, leaves: list[Any]) -> dict[str, list[Any]]:
+        rest = iter(leaves)
+        return {plan.key: [next(rest) for _ in plan.leaves] for plan in self.keys}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    keys: dict[str, KeyPlan]
+    rows: frozenset[str]  # keys that are returned as rows
+    groups: tuple[Group, ...]
+
+    def numbers_of(self, keys: Iterable[str]) -> frozenset[int]:
+        wanted = set(keys)
+        return frozenset(i for i, group in enumerate(self.groups) if any(plan.key in wanted for plan in group.keys))
+
+
+def make_plan(usages: Usages, options: SpoolOptions) -> Plan:
+    keys = {key: plan_key(key, usage, options.reduce) for key, usage in usages.items()}
+    rows: set[str] = set()
+    grouped: dict[Any, tuple[Any, list[KeyPlan]]] = {}
+    for key, plan in keys.items():
+        kinds = _kinds(plan, options)
+        if None in kinds:
+            rows.add(key)
+        for kind in kinds:
+            if kind is not None:
+                label = (_label(kind), plan.usage.profile, plan.axes)
+                grouped.setdefault(label, (kind, []))[1].append(plan)
+    groups = tuple(_make_group(kind, tuple(plans), options) for kind, plans in grouped.values())
+    return Plan(keys, frozenset(rows), groups)
+
+
+def _label(kind: Any) -> Any:
+    """What can be hashed also where somebody's reducer cannot."""
+    return tuple((name, id(reducer)) for name, reducer in kind.reducers) if isinstance(kind, Reduction) else kind
+
+
+def _kinds(plan: KeyPlan, options: SpoolOptions) -> list[Any]:
+    """How a key is kept: None for rows, a Reduction, or the number of rows of a ring and its capacity."""
+    kinds: list[Any] = []
+    if plan.reduction.reducers:
+        kinds.append(dataclasses.replace(plan.reduction, keep=False))
+    if plan.reduction.keep:
+        kinds.append(_ring_or_rows(plan, options))
+    return kinds
+
+
+def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None] | None:
+    usage = plan.usage
+    if usage.records is None:
+        if options.capacity is None:
+            raise _dynamic_error(plan)
+        return options.capacity, options.capacity
+    if usage.masked and options.capacity is not None:
+        return options.capacity, options.capacity
+    # Rows that are folded as well go to a store of their own: what leaves a body as rows would be folded twice.
+    if usage.masked or plan.reduction.reducers or ((options.interval or 1) > 1 and usage.looped_or_repeated):
+        return -(-usage.records // (options.interval or 1)), None
+    return None
+
+
+def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) -> Group:
+    mesh = _mesh_of(plans)
+    leaves = tuple(_local(leaf, mesh) for plan in plans for leaf in plan.leaves)
+    steps = tuple(_local(aval, mesh) for _, aval in plans[0].steps)
+    store: Any
+    if isinstance(kind, Reduction):
+        for plan in plans:
+            for leaf in plan.leaves:
+                check_reducible(plan.key, leaf.dtype, kind, plan.usage.uses[0].mark.site)
+        store, bounded, capacity = ReduceStore(kind, leaves, steps, options.interval or 1), False, None
+    else:
+        rows, capacity = kind
+        store = RingStore(rows, leaves, steps, options.interval or 1)
+        bounded = any(plan.usage.records is None or plan.usage.masked for plan in plans)
+    return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh)
+
+
+def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
+    for plan in plans:
+        first, *others = plan.usage.uses
+        for use in others:
+            if use.mesh != first.mesh:
+                raise ConflictError(
+                    f"lox: {plan.key!r} is recorded in different places of a mesh, at {first.mark.site} and "
+                    f"{use.mark.site}, and cannot be folded together; use different keys inside and outside shard_map"
+                )
+    return plans[0].usage.uses[0].mesh
+
+
+def _local(whole: Type, mesh: tuple[int, ...]) -> Aval:
+    """The type on one device."""
+    return Aval(whole.shape[len(mesh) :], whole.dtype, sharding=None if mesh else whole.sharding)
+
+
+def _static_count(plans: tuple[KeyPlan, ...], options: SpoolOptions) -> int | None:
+    usage = plans[0].usage
+    if usage.records is None or usage.masked:
+        return None
+    return -(-usage.records // (options.interval or 1))
+
+
+def _dynamic_error(plan: KeyPlan) -> DynamicCountError:
+    sites = name_sites(use.mark.site for use in plan.usage.uses)
+    why = plan.usage.why or ""
+    ways_out = (
+        "Ways out: a reduction (lox.log(..., reduce='mean') or spool(f, reduce=...)), the last n records "
+        "(spool(f, capacity=n)), or lox.tap"
+    )
+    if why.startswith("branches: "):
+        return BranchMismatchError(
+            f"lox.spool: branches of a conditional record {plan.key!r} differently: {why.removeprefix('branches: ')}. "
+            f"The number of records must be known when the program is traced. {ways_out}"
+        )
+    return DynamicCountError(
+        f"lox.spool: {plan.key!r} ({sites}) is recorded in a {why}, so that the number of records is not known when "
+        f"the program is traced. {ways_out}"
+    )
+
+
+# --- one key ---------------------------------------------------------------------------------------------------------
+
+
+def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
+    """Check that all marks of a key fit together, and find the types of its records."""
+    first = usage.uses[0]
+    for other in usage.uses[1:]:
+        _check_fit(key, first, other)
+    leaves = tuple(_common_type(key, [use.leaves[i] for use in usage.uses], usage) for i in range(len(first.leaves)))
+    steps = tuple(
+        (axis, Type(aval.shape, _promote(axis, [dict(use.steps)[axis] for use in usage.uses], usage)))
+        for axis, aval in first.steps
+    )
+    return KeyPlan(key, first.tree, leaves, steps, usage, _reduction(key, usage, default))
+
+
+def _common_type(key: str, avals: list[Any], usage: Usage) -> Type:
+    if len(avals) == 1:
+        return Type(avals[0].shape, avals[0].dtype, sharding.split_of(avals[0]))
+    split = [found for aval in avals if (found := sharding.split_of(aval)) is not None]
+    return Type(avals[0].shape, _promote(key, avals, usage), split[0] if split else None)
+
+
+def _check_fit(key: str, first: Use, other: Use) -> None:
+    def conflict(what: str, a: Any, b: Any) -> ConflictError:
+        return ConflictError(
+            f"lox: {key!r} is logged with {what} {a} at {first.mark.site} and {b} at {other.mark.site}; "
+            "use the same for both, or another key"
+        )
+
+    if first.tree != other.tree:
+        raise conflict("the structure", first.tree, other.tree)
+    for a, b in zip(first.leaves, other.leaves, strict=True):
+        if a.shape != b.shape:
+            raise conflict("the shape", a.shape, b.shape)
+    if set(first.mark.axes) != set(other.mark.axes):
+        raise conflict("the step axes", list(first.mark.axes), list(other.mark.axes))
+
+
+def _promote(name: str, avals: list[Any], usage: Usage) -> Any:
+    if len(avals) == 1 or len({aval.dtype for aval in avals}) == 1:
+        return avals[0].dtype
+    try:
+        return jnp.result_type(*[_weakly_typed(aval) for aval in avals])
+    except (TypeError, ValueError) as error:
+        sites = name_sites(use.mark.site for use in usage.uses)
+        dtypes = ", ".join(dict.fromkeys(str(aval.dtype) for aval in avals))
+        raise ConflictError(f"lox: the dtypes of {name!r} ({dtypes}, at {sites}) have no common type") from error
+
+
+def _weakly_typed(aval: Any) -> Any:
+    """Something that JAX promotes as it would promote a value of this type."""
+    if not getattr(aval, "weak_type", False):
+        return aval.dtype
+    kind = {"b": bool, "i": int, "u": int, "f": float, "c": complex}[jnp.dtype(aval.dtype).kind]
+    return kind
+
+
+def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
+    if len(usage.uses) == 1:
+        return usage.uses[0].mark.reduce or default or KEEP_ALL
+    chosen = [(use.mark.reduce or default or KEEP_ALL, use.mark.site) for use in usage.uses]
+    for how, site in chosen[1:]:
+        if how != chosen[0][0]:
+            raise ConflictError(
+                f"lox: {key!r} has different reductions at {chosen[0][1]} and {site}: give both the same reduce=, "
+                "or use another key"
+            )
+    return chosen[0][0]
+
+
+def spool_options(*given: Any) -> SpoolOptions:
+    """The options of a call of ``lox.spool``, checked; the same object for the same ones."""
+    try:
+        hash(given)
+    except TypeError:  # a list, say
+        return _spool_options(*given)
+    return _known_spool_options(*given)
+
+
+def _spool_options(
+    argnames: Any, tags: Any, keep_logs: bool, interval: Any, reduce: Any, prefix: str, capacity: Any
+) -> SpoolOptions:
+    return SpoolOptions(
+        Selection.of(argnames, tags),
+        bool(keep_logs),
+        check_positive("interval", interval),
+        resolve(reduce),
+        prefix,
+        check_positive("capacity", capacity),
+    )
+
+
+_known_spool_options = functools.lru_cache(typed=True)(_spool_options)

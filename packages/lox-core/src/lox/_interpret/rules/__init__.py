@@ -1,0 +1,34 @@
+"""What happens to each primitive that can hold marks: look for its name here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lox._interpret.rules import branches, calls, derivatives, loops, shard_map, solvers
+from lox._interpret.table import RULES, Folding, Transparent
+
+
+def _param(name: str) -> Callable[[Any], Any]:
+    return lambda eqn: eqn.params[name]
+
+
+RULES.update(
+    {
+        "jit": Transparent(_param("jaxpr"), calls.run_jit),
+        "closed_call": Transparent(_param("call_jaxpr"), calls.run_inline(_param("call_jaxpr"))),
+        "core_call": Transparent(_param("call_jaxpr"), calls.run_inline(_param("call_jaxpr"))),
+        "core_closed_call": Transparent(_param("call_jaxpr"), calls.run_inline(_param("call_jaxpr"))),
+        "eval_jaxpr": Transparent(_param("call_jaxpr"), calls.run_inline(_param("call_jaxpr"))),
+        "remat2": Transparent(_param("jaxpr"), calls.run_checkpoint),
+        "checkpoint": Transparent(_param("jaxpr"), calls.run_checkpoint),
+        "custom_jvp_call": Transparent(_param("call_jaxpr"), derivatives.run_custom_jvp),
+        "custom_vjp_call": Transparent(_param("call_jaxpr"), derivatives.run_custom_vjp),
+        "scan": Folding(loops.scan_usages, loops.run_scan),
+        "while": Folding(loops.while_usages, loops.run_while),
+        "cond": Folding(branches.cond_usages, branches.run_cond),
+        "custom_linear_solve": Transparent(solvers.linear_solve_jaxpr, solvers.run_linear_solve),
+        "call_hi_primitive": Transparent(solvers.custom_root_jaxpr, solvers.run_custom_root),
+        "shard_map": Folding(shard_map.usages, shard_map.run),
+    }
+)

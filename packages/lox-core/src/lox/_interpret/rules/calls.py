@@ -1,0 +1,87 @@
+"""Primitives that call a function: ``jit``, ``checkpoint``, closed calls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.table import Run
+from lox._jax import compat
+
+Array = Any
+
+
+def run_inline(find: Callable[[Any], Any]) -> Run:
+    return lambda collector, frame, eqn, invals: collector.run(find(eqn), invals, frame)
+
+
+def call_through(
+    collector: Collector,
+    frame: Frame,
+    jaxpr: Any,
+    wrap: Callable[[Callable[..., Any]], Any],
+    label: Any,
+    args: list[Array],
+) -> list[Array]:
+    """Evaluate ``jaxpr`` inside ``wrap(function)``, with rows and stores passed in and out as values."""
+    numbers = collector.stores_in(jaxpr, folds=False)
+    collector.settle(frame, numbers)
+    if label not in collector.memo:
+
+        def evaluate(context: Context, *args: Array) -> Any:
+            inner = Frame(context)
+            outs = collector.run(jaxpr, args, inner)
+            return outs, inner.state, inner.rows
+
+        collector.memo[label] = (wrap(evaluate), jaxpr)
+    outs, state, rows = collector.memo[label][0](frame.context(numbers), *args)
+    frame.state.update(state)
+    frame.rows.extend(rows)
+    return outs
+
+
+def run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    label = (
+        id(params["jaxpr"]),
+        params["name"],
+        params["donated_invars"],
+        params["in_shardings"],
+        params["out_shardings"],
+        params["keep_unused"],
+        params["inline"],
+        params["compiler_options_kvs"],
+    )
+
+    def wrap(evaluate: Callable[..., Any]) -> Any:
+        evaluate.__name__ = params["name"]
+        given = compat.specified_or_none(params["in_shardings"])
+        wanted = compat.specified_or_none(params["out_shardings"])
+        options: dict[str, Any] = {}
+        if any(sharding is not None for sharding in given):
+            options["in_shardings"] = (None, *given)
+        if any(sharding is not None for sharding in wanted):
+            options["out_shardings"] = (list(wanted), None, None)
+        donated = tuple(i + 1 for i, is_donated in enumerate(params["donated_invars"]) if is_donated)
+        return jax.jit(
+            evaluate,
+            donate_argnums=donated,
+            keep_unused=params["keep_unused"],
+            inline=params["inline"],
+            compiler_options=dict(params["compiler_options_kvs"]) or None,
+            **options,
+        )
+
+    return call_through(collector, frame, params["jaxpr"], wrap, label, invals)
+
+
+def run_checkpoint(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    options = {"prevent_cse": params["prevent_cse"], "policy": params["policy"]}
+    wrap = functools.partial(jax.checkpoint, **options)
+    label = (id(params["jaxpr"]), "checkpoint", *options.values())
+    return call_through(collector, frame, params["jaxpr"], wrap, label, invals)

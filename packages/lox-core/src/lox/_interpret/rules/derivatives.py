@@ -1,0 +1,210 @@
+"""``custom_jvp_call`` and ``custom_vjp_call``: functions that bring their own derivative rules.
+
+The rebuilt function returns its rows and stores beside its results, and so must its rules. A rule is traced only when
+the program is differentiated outside the transformation, ``grad(spool(f))``, long after the structure of the logs was
+fixed: so the records of a rule must have the structure of those of the function. A rule that records nothing leaves the
+records to the function itself, which is then run for them alone.
+
+The backward rule of a ``custom_vjp`` runs after the function has returned its logs: its marks belong to whatever
+transformation is outside, ``spool(grad(f))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._errors import ConflictError
+from lox._interpret.collect import Collector, Context, Frame
+from lox._jax import compat
+from lox._marks.mark import marking
+from lox._storage.rows import Chunk, Rows
+
+Array = Any
+
+
+def evaluate_call(collector: Collector, jaxpr: Any, context: Context, args: list[Array]) -> Any:
+    inner = Frame(context)
+    outs = collector.run(jaxpr, args, inner)
+    return outs, (inner.state, inner.rows.flat())
+
+
+def _evaluate_rule(
+    collector: Collector, rule: Any, primal: Any, context: Context, args: list[Array], primal_args: Any
+) -> Any:
+    """The results of a rule, and records that have the structure of the function's."""
+    if not collector.survey(rule).usages:
+        outs, _ = evaluate_call(collector, rule, context, args)
+        return outs, evaluate_call(collector, primal, context, primal_args)[1]
+    recorded, wanted = _counts(collector, rule), _counts(collector, primal)
+    # What goes into stores must have a store, and go there equally often: the stores cannot tell afterwards.
+    there_are_stores = collector.stores_in(rule, folds=False) <= context.state.keys()
+    if not there_are_stores or (context.state and recorded != wanted):
+        raise _conflict(_list_counts(recorded), _list_counts(wanted))
+    outs, (state, rows) = evaluate_call(collector, rule, context, args)
+    expected_state, expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, primal_args)[1])
+    fitting = _fit(rows, expected)
+    if fitting is None or jax.tree.structure(state) != jax.tree.structure(expected_state):
+        raise _conflict(_describe(rows), _describe(expected))
+    return outs, (jax.tree.map(lambda x, like: x.astype(like.dtype), state, expected_state), fitting)
+
+
+def _counts(collector: Collector, jaxpr: Any) -> dict[str, int | None]:
+    return {key: usage.records for key, usage in collector.survey(jaxpr).usages.items()}
+
+
+def _list_counts(counts: dict[str, int | None]) -> str:
+    return ", ".join(f"{key!r} x {'?' if number is None else number}" for key, number in counts.items())
+
+
+def _conflict(recorded: str, expected: str) -> ConflictError:
+    return ConflictError(
+        "lox: a derivative rule records something else than its function "
+        f"({recorded} instead of {expected}), and the logs of the function were asked for: let both record the same, in "
+        "the same way, or transform the differentiated function, spool(grad(f)) instead of grad(spool(f))"
+    )
+
+
+def _fit(rows: Rows, expected: Rows) -> Rows | None:
+    """``rows`` with the order of keys, the types and the shared arrays of ``expected``; None if they are others."""
+    if _outline(rows) != _outline(expected):
+        return None
+    arrays: dict[int, Array] = {}
+    for key, chunks in expected.items():
+        for chunk, like in zip(rows[key], chunks, strict=True):
+            for array, place in zip(chunk.arrays(), like.arrays(), strict=True):
+                if arrays.setdefault(id(place), array) is not array:
+                    return None
+    used: set[int] = set()
+
+    def take(place: Any) -> Array:
+        array = arrays[id(place)]
+        # What is one array here and two there has to become two.
+        array = jnp.copy(array) if id(array) in used else array
+        used.add(id(array))
+        return array.astype(place.dtype)
+
+    return jax.tree.map(take, expected)
+
+
+def _outline(rows: Rows) -> dict[str, Any]:
+    return {
+        key: [
+            (chunk.lengths, tuple(axis for axis, _ in chunk.steps), [np.shape(array) for array in chunk.arrays()])
+            for chunk in chunks
+        ]
+        for key, chunks in rows.items()
+    }
+
+
+def _describe(rows: Rows) -> str:
+    return ", ".join(map(_describe_key, rows.items())) or "nothing"
+
+
+def _describe_key(item: tuple[str, tuple[Chunk, ...]]) -> str:
+    key, chunks = item
+    shapes = {np.shape(leaf)[len(chunk.lengths) :] for chunk in chunks for leaf in chunk.leaves}
+    of_shape = "" if shapes == {()} else f" of shape {' and '.join(map(str, sorted(shapes)))}"
+    return f"{key!r} x {sum(chunk.rows for chunk in chunks)}{of_shape}"
+
+
+def prepare_call(collector: Collector, frame: Frame, jaxpr: Any) -> Context:
+    numbers = collector.stores_in(jaxpr, folds=False)
+    collector.settle(frame, numbers)
+    return frame.context(numbers)
+
+
+def finish_call(frame: Frame, results: Any) -> list[Array]:
+    outs, (state, rows) = results
+    frame.state.update(state)
+    frame.rows.extend(rows)
+    return list(outs)
+
+
+def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    primal, num_consts = params["call_jaxpr"], params["num_consts"]
+
+    @jax.custom_jvp
+    def call(context: Context, *args: Array) -> Any:
+        return evaluate_call(collector, primal, context, list(args))
+
+    def jvp(primals: Any, tangents: Any) -> Any:
+        context, *args = primals
+        _, *arg_tangents = tangents
+        rule_tangents = arg_tangents[num_consts:]
+        zeros = [type(tangent) is jax.custom_derivatives.SymbolicZero for tangent in rule_tangents]
+        with marking(collector.marks_in_rules):
+            jaxpr, consts, out_zeros = compat.call_thunk(params["jvp_jaxpr_fun"], *zeros)
+        rule = compat.close(jaxpr, consts)
+        nonzero = [tangent for tangent, zero in zip(rule_tangents, zeros, strict=True) if not zero]
+        flat, recorded = _evaluate_rule(collector, rule, primal, context, [*args[num_consts:], *nonzero], args)
+        outs, out_tangents = flat[: len(out_zeros)], iter(flat[len(out_zeros) :])
+        filled = [zero_tangent(out) if zero else next(out_tangents) for out, zero in zip(outs, out_zeros, strict=True)]
+        return (outs, recorded), (filled, jax.tree.map(zero_tangent, recorded))
+
+    call.defjvp(jvp, symbolic_zeros=True)
+    return finish_call(frame, call(prepare_call(collector, frame, primal), *invals))
+
+
+def zero_tangent(primal: Array) -> Any:
+    dtype = jnp.result_type(primal)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.zeros(np.shape(primal), dtype)
+    return np.zeros(np.shape(primal), jax.dtypes.float0)
+
+
+def run_custom_vjp(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    primal = params["call_jaxpr"]
+    forward, backward = _vjp_rules(collector, params)
+
+    @jax.custom_vjp
+    def call(context: Context, *args: Array) -> Any:
+        return evaluate_call(collector, primal, context, list(args))
+
+    call.defvjp(forward, backward, symbolic_zeros=True)
+    return finish_call(frame, call(prepare_call(collector, frame, primal), *invals))
+
+
+def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    primal, num_consts = params["call_jaxpr"], params["num_consts"]
+
+    def forward(context: Context, *args: Any) -> Any:
+        context = jax.tree.map(lambda arg: arg.value, context, is_leaf=_is_primal)
+        values = [arg.value for arg in args]
+        perturbed = [arg.perturbed for arg in args[num_consts:]]
+        with marking(collector.marks_in_rules):
+            jaxpr, consts = compat.call_thunk(params["fwd_jaxpr_thunk"], *perturbed)
+        _, residual_tree, forwarded = params["out_trees"]()
+        flat, recorded = _evaluate_rule(
+            collector, compat.close(jaxpr, consts), primal, context, values[num_consts:], values
+        )
+        num_residuals = residual_tree.num_leaves - sum(place is not None for place in forwarded)
+        computed = iter(flat[:num_residuals])
+        residuals = [next(computed) if place is None else values[place] for place in forwarded]
+        return (flat[num_residuals:], recorded), residuals
+
+    def backward(residuals: Any, cotangents: Any) -> Any:
+        outs, _ = cotangents
+        if not params["symbolic_zeros"]:
+            outs = [_materialise(ct) for ct in outs]
+        with collector.backward_context():
+            results = compat.call_backward(params["bwd"], *residuals, *outs)
+        return (None, *[None] * num_consts, *[None if compat.is_zero_tangent(ct) else ct for ct in results])
+
+    return forward, backward
+
+
+def _is_primal(leaf: Any) -> bool:
+    return hasattr(leaf, "perturbed")
+
+
+def _materialise(cotangent: Any) -> Any:
+    if type(cotangent) is jax.custom_derivatives.SymbolicZero:
+        return jnp.zeros(cotangent.shape, cotangent.dtype)
+    return cotangent

@@ -1,0 +1,102 @@
+"""``scan`` and ``while``: the body is evaluated once, with the stores in its carry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from lox._interpret.collect import Collector, Frame
+from lox._interpret.survey import Survey, Usages, in_sequence
+from lox._jax import compat
+from lox._storage.words import MAX_PACKED_ELEMENTS, Layout
+
+Array = Any
+
+
+def scan_usages(eqn: Any, survey: Survey) -> Usages:
+    body = survey(eqn.params["jaxpr"]).usages
+    return {key: usage.times(eqn.params["length"]) for key, usage in body.items()}
+
+
+def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    jaxpr, length, reverse = params["jaxpr"], params["length"], params["reverse"]
+    num_consts, num_carry = compat.scan_arities(params)
+    consts, init, xs = invals[:num_consts], invals[num_consts:][:num_carry], invals[num_consts + num_carry :]
+    numbers = collector.stores_in(jaxpr, folds=True)
+    collector.settle(frame, numbers)
+    # The structure of the rows is the same in every iteration: it leaves the body beside the traced values.
+    structure: list[Any] = []
+    separate = _is_scalar_code(jaxpr)
+
+    def body(carry: Any, x: Any) -> Any:
+        carried, state = carry
+        inner = Frame(frame.context(numbers, state=state))
+        outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
+        rows = inner.rows.stack()
+        arrays, tree = jax.tree.flatten(rows)
+        limit = 0 if separate and len(arrays) <= _FUSED_OUTPUTS else MAX_PACKED_ELEMENTS
+        # An input that is an output as well, such as the step, costs nothing: JAX hands it on. What a loop inside has
+        # returned it has packed as it should be, and that loop took longer than writing its rows.
+        layout = Layout.of(arrays, limit, apart={*map(id, x), *rows.of_inner_loops()})
+        structure[:] = [tree, layout]
+        return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
+
+    (carried, state), (ys, packed) = jax.lax.scan(
+        body,
+        (init, frame.context(numbers).state),
+        xs,
+        length=None if xs else length,  # as a length, JAX takes numbers only; those of `jax.export` need not be any
+        reverse=reverse,
+        unroll=params["unroll"],
+    )
+    frame.state.update(state)
+    tree, layout = structure
+    frame.rows.extend(tree.unflatten(layout.columns(packed)).of_iterations(length, reverse))
+    return [*carried, *ys]
+
+
+# A body of scalar arithmetic becomes one kernel, which writes a few outputs as cheaply as one; packing would only add
+# the work of taking them apart. Any other body has a kernel for each output.
+_FUSED_OUTPUTS = 12
+
+
+def _is_scalar_code(jaxpr: Any) -> bool:
+    body, _ = compat.open_jaxpr(jaxpr)
+    return all(
+        all(var.aval.size == 1 for var in eqn.outvars if hasattr(var.aval, "size"))
+        and (eqn.primitive.name == "jit" or not any(compat.all_jaxprs_in_params(eqn.params)))
+        and all(map(_is_scalar_code, compat.all_jaxprs_in_params(eqn.params)))
+        for eqn in body.eqns
+    )
+
+
+def while_usages(eqn: Any, survey: Survey) -> Usages:
+    parts = [survey(eqn.params["cond_jaxpr"]).usages, survey(eqn.params["body_jaxpr"]).usages]
+    return {key: usage.unbounded("while_loop") for key, usage in in_sequence(parts).items()}
+
+
+def run_while(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    params = eqn.params
+    cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+    cond_consts, rest = invals[: params["cond_nconsts"]], invals[params["cond_nconsts"] :]
+    body_consts, init = rest[: params["body_nconsts"]], rest[params["body_nconsts"] :]
+    numbers = collector.stores_in(cond, folds=True) | collector.stores_in(body, folds=True)
+    collector.settle(frame, numbers)
+    # The predicate is carried: the body can then tell which lanes of a vmap are still in the loop.
+    first = Frame(frame.context(numbers))
+    (start,) = collector.body(cond, [*cond_consts, *init], first)
+
+    def step(carry: Any) -> Any:
+        _, carried, state, going = carry
+        alive = frame.alive & going if collector.tracks_lanes else frame.alive
+        inner = Frame(frame.context(numbers, state=state, alive=alive))
+        outs = collector.run(body, [*body_consts, *carried], inner)
+        (going_on,) = collector.run(cond, [*cond_consts, *outs], inner)
+        collector.settle(inner, numbers)
+        return going_on, outs, inner.state, going_on
+
+    _, outs, state, _ = jax.lax.while_loop(lambda carry: carry[0], step, (start, init, first.state, start))
+    frame.state.update(state)
+    return outs

@@ -1,0 +1,236 @@
+"""What a traced program records, read off its jaxprs before anything is built.
+
+For every key: which marks make it, how many records there will be (if the program fixes that), and whether two keys are
+always recorded together, so that they can share storage. Nothing is traced here; each jaxpr is read once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from lox._interpret import table
+from lox._jax import compat, sharding
+from lox._marks.mark import Mark, Record
+from lox._marks.primitives import log_p
+
+# Made for every mark of a program: named tuples are made faster than dataclasses.
+
+
+class Use(NamedTuple):
+    """One mark of a key, with the types of its leaves and steps."""
+
+    mark: Mark
+    leaves: tuple[Any, ...]
+    steps: tuple[tuple[str, Any], ...]
+    tree: Any
+    # Sizes of the mesh axes of the shard_maps around the mark: they lead the shapes above.
+    mesh: tuple[int, ...] = ()
+    # The types of all operands of the mark: one call of lox.log can be traced with several.
+    operands: tuple[Any, ...] = ()
+
+
+class Usage(NamedTuple):
+    """How a program, or a part of it, records one key."""
+
+    uses: tuple[Use, ...]
+    records: int | None  # how many; None: not known before the program runs
+    looped: bool
+    masked: bool
+    why: str | None  # why the count is not known
+    # Where the marks are. Keys with equal profiles are recorded together, equally often between any two loops.
+    profile: frozenset[Any]
+    branched: bool = False  # some of its marks are in branches, so that not every device need reach them
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether each of its marks is reached, and equally often, whatever the values are."""
+        return self.records is not None and not self.masked and not self.branched
+
+    @property
+    def looped_or_repeated(self) -> bool:
+        return self.looped or self.records != 1
+
+    def then(self, other: Usage) -> Usage:
+        return Usage(
+            self.uses + tuple(use for use in other.uses if use not in self.uses),
+            None if self.records is None or other.records is None else self.records + other.records,
+            self.looped or other.looped,
+            self.masked or other.masked,
+            self.why or other.why,
+            self.profile | other.profile,
+            self.branched or other.branched,
+        )
+
+    def times(self, length: int) -> Usage:
+        count = None if self.records is None else self.records * length
+        return self._replace(records=count, looped=True)
+
+    def unbounded(self, why: str) -> Usage:
+        return self._replace(records=None, looped=True, why=self.why or why)
+
+
+Usages = dict[str, Usage]
+
+
+def differ_along(usages: Iterable[Usage]) -> tuple[str, ...]:
+    """Where the transformation itself is inside a shard_map: the mesh axes along which these records, or their number,
+    can differ."""
+    around = sharding.manual_axes_here()
+    if not around or not all(usage.records is not None and not usage.branched for usage in usages):
+        return around
+    operands = [aval for usage in usages for use in usage.uses for aval in use.operands]
+    differing = frozenset[str]().union(*map(sharding.varying_axes, operands))
+    return tuple(axis for axis in around if axis in differing)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What one jaxpr records, and which keys are recorded inside loops or branches of it."""
+
+    usages: Usages
+    folded: frozenset[str]
+
+
+class Survey:
+    """Reads jaxprs. ``selects(mark, key)`` says what counts."""
+
+    def __init__(self, selects: Callable[[Mark, str], bool], also: frozenset[str] = frozenset()) -> None:
+        self._selects = selects
+        self._also = also  # names of primitives that are to be rebuilt even without marks
+        self._read: dict[int, tuple[Any, Summary]] = {}
+        self._marked: dict[int, tuple[Any, bool]] = {}
+        self._holding: dict[int, tuple[Any, bool]] = {}
+        self._calls: dict[int, tuple[Any, int]] = {}
+        self._selected: dict[int, tuple[Mark, tuple[str, ...]]] = {}
+
+    def __call__(self, jaxpr: Any) -> Summary:
+        body, _ = compat.open_jaxpr(jaxpr)
+        if id(body) not in self._read:
+            # The jaxpr is kept beside its summary: an id must not be used again meanwhile.
+            self._read[id(body)] = (body, self._summarise(body))
+        return self._read[id(body)][1]
+
+    def selected(self, mark: Mark) -> tuple[str, ...]:
+        if id(mark) not in self._selected:
+            keys = tuple(key for key in mark.keys if self._selects(mark, key))
+            self._selected[id(mark)] = (mark, keys)
+        return self._selected[id(mark)][1]
+
+    def _summarise(self, body: Any) -> Summary:
+        usages: Usages = {}
+        folded: set[str] = set()
+        marks: Counter[Any] = Counter()
+        segment = 0
+        for index, eqn in enumerate(body.eqns):
+            if eqn.primitive is log_p:
+                found = self._use(eqn, index, body, segment, marks)
+            elif self.has_marks(eqn):
+                segment += 1
+                rule = table.find(eqn)
+                found = rule.usages(eqn, self)
+                folded |= set(found) if rule.folds else rule.folded(eqn, self)
+            else:
+                continue
+            for key, usage in found.items():
+                usages[key] = usages[key].then(usage) if key in usages else usage
+        return Summary(_with_multiplicity(usages, marks), frozenset(folded))
+
+    def _use(self, eqn: Any, index: int, body: Any, segment: int, marks: Counter[Any]) -> Usages:
+        avals, mark = tuple([var.aval for var in eqn.invars]), eqn.params["mark"]
+        record = Record.of(mark, avals)
+        selected = self.selected(mark)
+        # Records with steps or a condition of their own are together only if they are one mark.
+        place = (id(body), segment, index if mark.axes or mark.masked else None)
+        found = {}
+        for key, tree in zip(mark.keys, mark.trees, strict=True):
+            if key in selected:
+                use = Use(mark, tuple(record.leaves[key]), tuple(record.steps.items()), tree, operands=avals)
+                marks[key, place] += 1
+                found[key] = Usage((use,), 1, False, mark.masked, None, frozenset([place]))
+        return found
+
+    def calls(self, jaxpr: Any) -> int:
+        """How often selected marks stand in the compiled program: those of a function once for each call of it."""
+        body, _ = compat.open_jaxpr(jaxpr)
+        if id(body) not in self._calls:
+            self._calls[id(body)] = (body, sum(map(self._calls_of, body.eqns)))
+        return self._calls[id(body)][1]
+
+    def _calls_of(self, eqn: Any) -> int:
+        if eqn.primitive is log_p:
+            return int(bool(self.selected(eqn.params["mark"])))
+        if not self.has_marks(eqn):
+            return 0
+        # The body of an unrolled scan stands there several times.
+        copies = int(eqn.params.get("unroll", 1))
+        return copies * sum(self.calls(jaxpr) for jaxpr in compat.all_jaxprs_in_params(eqn.params))
+
+    def has_marks(self, eqn: Any) -> bool:
+        """Whether there are marks inside an equation. Asked several times, and most hold no jaxprs at all."""
+        found = self._holding.get(id(eqn))
+        if found is None:
+            inside = any(map(self.is_marked, compat.all_jaxprs_in_params(eqn.params)))
+            found = self._holding[id(eqn)] = (eqn, inside)
+        return found[1]
+
+    def concerns(self, eqn: Any) -> bool:
+        """Whether an equation cannot stay as it is."""
+        return eqn.primitive is log_p or eqn.primitive.name in self._also or self.has_marks(eqn)
+
+    def is_marked(self, jaxpr: Any) -> bool:
+        """Whether any mark, selected or not, is in it."""
+        body, _ = compat.open_jaxpr(jaxpr)
+        if id(body) not in self._marked:
+            self._marked[id(body)] = (body, any(map(self.concerns, body.eqns)))
+        return self._marked[id(body)][1]
+
+
+def _with_multiplicity(usages: Usages, marks: Counter[Any]) -> Usages:
+    """Two keys at one place are together only if they are recorded there equally often."""
+    repeated: dict[str, dict[Any, int]] = {}
+    for (key, place), times in marks.items():
+        if times > 1:
+            repeated.setdefault(key, {})[place] = times
+    for key, places in repeated.items():
+        profile = frozenset((place, places[place]) if place in places else place for place in usages[key].profile)
+        usages[key] = usages[key]._replace(profile=profile)
+    return usages
+
+
+def in_sequence(parts: Iterable[Usages]) -> Usages:
+    total: Usages = {}
+    for part in parts:
+        for key, usage in part.items():
+            total[key] = total[key].then(usage) if key in total else usage
+    return total
+
+
+def in_branches(branches: list[Usages]) -> Usages:
+    """One of the branches runs: a count is known where all agree."""
+    total = in_sequence(branches)
+    merged = {}
+    for key, usage in total.items():
+        counts = [branch[key].records if key in branch else 0 for branch in branches]
+        if None not in counts and len(set(counts)) == 1 and all(key in branch for branch in branches):
+            merged[key] = usage._replace(records=counts[0], branched=True)
+        else:
+            merged[key] = usage._replace(records=None, looped=True, why=_difference(key, branches))
+    return merged
+
+
+def _difference(key: str, branches: list[Usages]) -> str:
+    lines = []
+    # JAX keeps the branches of a cond in the order of a switch: the one for False comes first.
+    asides = (" (the one for False)", " (the one for True)") if len(branches) == 2 else ("",) * len(branches)
+    for i, (branch, aside) in enumerate(zip(branches, asides, strict=True)):
+        if key not in branch:
+            lines.append(f"branch {i}{aside} does not record it")
+        else:
+            count = branch[key].records
+            times = "a number of times that is not known" if count is None else f"{count} time{'s' * (count != 1)}"
+            sites = ", ".join(dict.fromkeys(use.mark.site for use in branch[key].uses))
+            lines.append(f"branch {i}{aside} records it {times} ({sites})")
+    return "branches: " + "; ".join(lines)

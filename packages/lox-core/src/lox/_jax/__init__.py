@@ -1,0 +1,1 @@
+"""All that lox takes from JAX's internals, and all that it changes there."""

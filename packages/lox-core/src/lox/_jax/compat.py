@@ -1,0 +1,277 @@
+"""Everything lox takes from JAX's internals, and every fork between JAX versions.
+
+No other file imports ``jax._src``. Each fork says up to or from which version it is needed.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.extend
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import effects as _effects
+from jax._src import source_info_util as _source_info_util
+from jax._src.interpreters import ad, batching
+from jax._src.interpreters import partial_eval as _pe
+from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+Effect = _effects.Effect
+
+
+our_effects: list[type[Effect]] = []
+
+
+def allow_effect(effect_type: type[Effect], *, ordered: bool = False) -> None:
+    """Let an effect of our own pass through every transformation.
+
+    Without ``partial_eval_kept_effects``, ``grad`` of a ``scan`` loses the effects of its body in silence.
+    """
+    our_effects.append(effect_type)
+    for allowed in (
+        _effects.lowerable_effects,
+        _effects.control_flow_allowed_effects,
+        _effects.custom_derivatives_allowed_effects,
+        _effects.remat_allowed_effects,
+        _effects.partial_eval_kept_effects,
+    ):
+        allowed.add_type(effect_type)
+    if ordered:
+        _effects.ordered_effects.add_type(effect_type)
+        # Not that it is: the lowering refuses several devices, and says why.
+        _effects.shardable_ordered_effects.add_type(effect_type)
+
+
+# --- primitives ------------------------------------------------------------------------------------------------------
+
+Primitive = jax.extend.core.Primitive
+Tracer = jax.core.Tracer
+ShapedArray = jax.core.ShapedArray
+
+
+def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
+    """``rule(axis_data, args, dims, **params)`` is called for every operand combination, all-unbatched included."""
+    batching.fancy_primitive_batchers[primitive] = rule
+
+
+def wrap_batching(primitive: Any, wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Put ``wrap(primitive, rule)`` in the place of a rule ``rule(axis_data, args, dims, **params)``."""
+    batching.fancy_primitive_batchers[primitive] = wrap(primitive, batching.fancy_primitive_batchers[primitive])
+
+
+def vmap_again(fun: Callable[..., Any], axis_data: Any, dims: Sequence[Any]) -> Callable[..., Any]:
+    """The ``vmap`` that a batching rule was called for, of another function."""
+    name = None if axis_data.name is _core.no_axis_name else axis_data.name
+    options = {"axis_size": axis_data.size, "axis_name": name, "spmd_axis_name": axis_data.spmd_name}
+    return jax.vmap(fun, in_axes=tuple(dims), **options)
+
+
+def holds_effect(params: dict[str, Any], kinds: type[Effect] | tuple[type[Effect], ...]) -> bool:
+    """Whether something inside an equation has an effect of these kinds."""
+    return any(isinstance(effect, kinds) for jaxpr in jaxprs_in_params(params) for effect in jaxpr.effects)
+
+
+def move_to_front(axis_data: Any, value: Any, dim: Any) -> Any:
+    """``value`` with its lane axis first, broadcast to the axis size where it has none."""
+    return batching.bdim_at_front(value, dim, axis_data.size)
+
+
+def define_staging(primitive: Any, effects: frozenset[Effect]) -> None:
+    """For primitives without results: JAX would remember the types of the results for every equation with other params,
+    which takes longer than making the equation."""
+
+    def rule(trace: Any, source_info: Any, *tracers: Any, **params: Any) -> list[Any]:
+        return trace.emit_eqn(tracers, [], primitive, params, effects, source_info)
+
+    _pe.custom_staging_rules[primitive] = rule
+
+
+def define_jvp_binding_primals(primitive: Any) -> None:
+    """A jvp rule for primitives that carry no gradient: bind the primals, drop the tangents."""
+
+    def rule(primals: Any, tangents: Any, **params: Any) -> Any:
+        del tangents
+        outs = primitive.bind(*primals, **params)
+        return outs, [ad.Zero(_core.typeof(out).to_tangent_aval()) for out in outs]
+
+    ad.primitive_jvps[primitive] = rule
+
+
+# --- tracing ---------------------------------------------------------------------------------------------------------
+
+
+def type_key(array: Any) -> Any:
+    """Equal for arrays with which a function is traced to the same jaxpr."""
+    if isinstance(array, Tracer):
+        return jax.typeof(array)
+    if isinstance(array, jax.Array):
+        # Random keys have no weak types.
+        return array.shape, array.dtype, getattr(array, "weak_type", False), array.sharding
+    return array.shape, array.dtype
+
+
+def trace_context() -> Any:
+    """What JAX's own trace caches depend on besides function and arguments (x64 mode, mesh, user contexts, ...)."""
+    return _config.trace_context()
+
+
+def tracing_now() -> bool:
+    return not _core.trace_state_clean()
+
+
+# --- jaxprs ----------------------------------------------------------------------------------------------------------
+
+Literal = jax.extend.core.Literal
+# Public from JAX 0.10 on.
+jaxprs_in_params = getattr(jax.extend.core, "jaxprs_in_params", None) or _core.jaxprs_in_params
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """The jaxpr and its constants. JAX < 0.11 has open and closed jaxprs; from 0.11 there is one class."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:
+    """Run an equation as it stands. Several versions of ``get_bind_params`` exist: (subfuns, params) before 0.10."""
+    params = eqn.params
+    bound = eqn.primitive.get_bind_params(params)
+    if isinstance(bound, tuple):
+        subfuns, bound = bound
+        out = eqn.primitive.bind(*subfuns, *invals, **bound)
+    else:
+        out = eqn.primitive.bind(*invals, **bound)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def specified_or_none(shardings: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(None if sharding is _UNSPECIFIED else sharding for sharding in shardings)
+
+
+def scan_arities(params: dict[str, Any]) -> tuple[int, int]:
+    """Numbers of constants and carried values. JAX < 0.11 has them as params, later versions a tree of the inputs."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def call_backward(bwd: Any, *args: Any) -> Sequence[Any]:
+    """The flat backward rule of a ``custom_vjp``. From 0.11 on it returns (cotangents, logs of JAX's own)."""
+    results = bwd.call_wrapped(*args)
+    return results[0] if isinstance(results, tuple) and len(results) == 2 and isinstance(results[0], list) else results
+
+
+def call_thunk(thunk: Any, *args: Any) -> Any:
+    """The lazily traced rules in ``custom_jvp_call`` and ``custom_vjp_call`` are wrapped functions."""
+    return thunk.call_wrapped(*args)
+
+
+def is_zero_tangent(tangent: Any) -> bool:
+    return type(tangent) is ad.Zero
+
+
+def instantiate_zeros(tangent: Any) -> Any:
+    return ad.instantiate_zeros(tangent)
+
+
+def define_jvp(primitive: Any, rule: Callable[..., Any]) -> None:
+    ad.primitive_jvps[primitive] = rule
+
+
+def define_transpose(primitive: Any, rule: Callable[..., Any]) -> None:
+    ad.primitive_transposes[primitive] = rule
+
+
+current_name_stack = _source_info_util.current_name_stack
+
+
+def source_context(eqn: Any, outer_stack: Any) -> Any:
+    """Name stack and traceback of the code that an equation was traced from."""
+    source = eqn.source_info
+    stack = outer_stack + source.name_stack if source.name_stack.stack else outer_stack
+    return _source_info_util.user_context(source.traceback, name_stack=stack)
+
+
+def all_jaxprs_in_params(params: dict[str, Any]) -> Iterator[Any]:
+    """Every jaxpr an equation holds. From 0.11 on some primitives are objects with jaxprs inside (``custom_root``)."""
+    yield from jaxprs_in_params(params)
+    prim = params.get("_prim")
+    if prim is not None:
+        yield from jaxprs_in_params(prim.params)
+
+
+def close(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    return jax.extend.core.ClosedJaxpr(getattr(jaxpr, "jaxpr", jaxpr), list(consts))
+
+
+# --- calling ---------------------------------------------------------------------------------------------------------
+
+_JittedFunction = type(jax.jit(lambda: None))
+
+
+def is_function(fun: Any) -> bool:
+    """A plain Python function or a jitted one: no state that changes between calls."""
+    return isinstance(fun, (types.FunctionType, _JittedFunction))
+
+
+def evaluator(jaxpr: Any) -> Callable[..., list[Any]]:
+    """A function that evaluates a closed jaxpr on flat arguments."""
+    return jax.extend.core.jaxpr_as_fun(jaxpr)
+
+
+def jit_options(fun: Any) -> dict[str, Any] | None:
+    """Static and donated arguments of a jitted function; None where it is not one, or was given more than those."""
+    info = getattr(fun, "_jit_info", None)
+    if not isinstance(fun, _JittedFunction) or info is None:
+        return None
+    shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
+    layouts = (*info.in_layouts_leaves, *info.out_layouts_leaves)
+    if any(s is not _UNSPECIFIED for s in shardings) or any(layout is not None for layout in layouts):
+        return None
+    if info.device is not None or info.backend is not None or info.compiler_options_kvs:
+        return None
+    return {
+        "static_argnums": info.static_argnums,
+        "static_argnames": info.static_argnames,
+        "donate_argnums": info.donate_argnums,
+        "donate_argnames": info.donate_argnames,
+        "keep_unused": info.keep_unused,
+    }
+
+
+def jit_of_equation(eqn: Any, run: Callable[..., Any], kept: Collection[Any]) -> Callable[..., Any]:
+    """A jit equation as a function of its variables that is dispatched as the jitted function was.
+
+    ``kept``: variables that somebody still wants, a logged value say, whatever the function was to do with them.
+    """
+    params = eqn.params
+    plain = all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
+    if not plain or params["compiler_options_kvs"] or params["keep_unused"]:
+        return run
+    variables = [
+        donated and atom not in kept
+        for donated, atom in zip(params["donated_invars"], eqn.invars, strict=True)
+        if not isinstance(atom, Literal)
+    ]
+    return jax.jit(run, donate_argnums=tuple(i for i, donated in enumerate(variables) if donated))
+
+
+def is_known_form(eqn: Any) -> bool:
+    """Whether lox knows this use of a primitive.
+
+    From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``. A conditional with
+    a branch for each platform cannot be made again by ``lax.switch``.
+    """
+    prim = eqn.params.get("_prim")
+    known_primitive = prim is None or type(prim).__name__ == "CustomRoot"
+    return known_primitive and eqn.params.get("branches_platforms") is None
+
+
+def key_impl_name(dtype: Any) -> str:
+    """The generator of a dtype of random keys; ``jax.random.key_impl`` wants an array."""
+    return str(dtype._impl.name)

@@ -1,0 +1,71 @@
+"""How values are spread over devices: by explicit sharding, and in shard_map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+
+from lox._jax.compat import ShapedArray
+
+
+def varying_axes(array: Any) -> frozenset[str]:
+    """The mesh axes along which devices differ: ``vma`` up to 0.9, part of ``manual_axis_type`` from 0.10 on."""
+    aval = array if isinstance(array, ShapedArray) else jax.typeof(array)
+    manual = getattr(aval, "manual_axis_type", None)
+    return manual.varying if manual is not None else getattr(aval, "vma", frozenset())
+
+
+def manual_axes_here() -> tuple[str, ...]:
+    """The mesh axes of the shard_maps around the code that is being traced."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def vary_over(array: Any, axes: Iterable[str]) -> Any:
+    """An array that JAX takes to differ between the devices along ``axes``."""
+    here = varying_axes(array)
+    missing = tuple(axis for axis in axes if axis not in here)
+    return jax.lax.pcast(array, missing, to="varying") if missing else array
+
+
+def vary_like(array: Any, like: Any) -> Any:
+    return vary_over(array, sorted(varying_axes(like)))
+
+
+def split_of(aval: Any) -> Any:
+    """How a type says that its arrays are split between devices (explicit sharding); None where it does not."""
+    sharding = getattr(aval, "sharding", None)
+    spec = getattr(sharding, "spec", ())
+    return sharding if spec and any(part is not None for part in spec) else None
+
+
+def split_of_rows(rows: Any) -> Any:
+    """How each of the rows along axis 0 is split."""
+    sharding = split_of(jax.typeof(rows))
+    along = () if sharding is None else tuple(sharding.spec)[1:]
+    return sharding.update(spec=along) if any(part is not None for part in along) else None
+
+
+def is_split(leaf: Any) -> bool:
+    return split_of(jax.typeof(leaf) if isinstance(leaf, jax.Array) else leaf) is not None
+
+
+def zeros_split(shape: Sequence[int], dtype: Any, like: Any) -> Any:
+    """Zeros that are split as ``like`` says, along their last axes."""
+    if like is None:
+        return jax.numpy.zeros(shape, dtype)
+    leading = (None,) * (len(shape) - len(like.spec))
+    return jax.numpy.zeros(shape, dtype, out_sharding=like.update(spec=(*leading, *like.spec)))
+
+
+def split_like(array: Any, like: Any) -> Any:
+    """An array with the type of ``like``, also in how it is split between devices."""
+    wanted, given = getattr(like, "sharding", None), jax.typeof(array).sharding
+    return array if wanted is None or wanted == given else jax.sharding.reshard(array, wanted)
+
+
+def manual_axes_of(eqn: Any) -> frozenset[str]:
+    """The mesh axes a shard_map is manual over. The parameter was renamed in 0.10."""
+    params = eqn.params
+    return params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]

@@ -1,0 +1,1 @@
+"""What ``lox.log`` leaves in a traced program."""

@@ -1,0 +1,64 @@
+"""The marks that ``lox.log`` and ``lox.log_grad`` leave in a traced program.
+
+A mark is bound only while a lox transformation traces (``marking``): any effect in a jaxpr turns off jit's fast
+dispatch path, so a program that nobody looks at must not have one. ``marking`` is a JAX user context, part of the keys
+of JAX's trace caches: a function that was jitted before is traced anew under a transformation, and its plain entry
+stays as it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+# True while a transformation traces the function that it was given.
+marking = jax.make_user_context(default_value=None)
+
+
+def marks_are_wanted() -> bool:
+    return bool(marking.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """What is static about one ``lox.log`` call. Operands: ``where`` if masked, the steps, the leaves of each key."""
+
+    site: str
+    keys: tuple[str, ...]
+    trees: tuple[Any, ...]
+    axes: tuple[str, ...]
+    tags: tuple[str, ...]
+    reduce: Any
+    explicit: bool
+    masked: bool
+
+    def pick(self, keys: tuple[str, ...]) -> Mark:
+        """The same call with some of its keys only."""
+        if keys == self.keys:
+            return self
+        trees = tuple(tree for key, tree in zip(self.keys, self.trees, strict=True) if key in keys)
+        return dataclasses.replace(self, keys=keys, trees=trees)
+
+
+class Record(NamedTuple):
+    """The operands of a mark, or their types, with names."""
+
+    mark: Mark
+    where: Any  # None where the mark is not masked
+    steps: dict[str, Any]
+    leaves: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, mark: Mark, operands: Sequence[Any]) -> Record:
+        where = operands[0] if mark.masked else None
+        place = int(mark.masked) + len(mark.axes)
+        steps = dict(zip(mark.axes, operands[int(mark.masked) : place], strict=True)) if mark.axes else {}
+        leaves = {}
+        for key, tree in zip(mark.keys, mark.trees, strict=True):
+            end = place + tree.num_leaves
+            leaves[key] = list(operands[place:end])
+            place = end
+        return cls(mark, where, steps, leaves)

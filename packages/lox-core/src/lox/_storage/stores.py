@@ -1,0 +1,222 @@
+"""Bounded storage for records: folded by reducers, or the last n of them.
+
+A store is carried through loops and branches as a pytree of arrays. It knows nothing of keys: it stores the leaves and
+the steps of records that are always made together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lox._jax import compat, sharding
+from lox._reduce import Reducer, Reduction
+from lox._storage.words import MAX_PACKED_ELEMENTS, Layout, is_small, packed_limit
+
+Array = Any
+Aval = jax.ShapeDtypeStruct
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """What a store held: one result per leaf, the steps, how many records there were."""
+
+    leaves: list[Any]
+    steps: list[Array]
+    count: Array
+
+
+class Store(Protocol):
+    def init(self) -> Any: ...
+
+    def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
+        """One more record; where ``keep`` is false, none."""
+
+    def finish(self, state: Any) -> Finished: ...
+
+
+def start_varying(store: Store, axes: Sequence[str]) -> Any:
+    """The first state of a store that holds records which differ between the devices along ``axes``."""
+    return jax.tree.map(lambda leaf: sharding.vary_over(leaf, axes), store.init()) if axes else store.init()
+
+
+def select(keep: Array | None, new: Any, old: Any) -> Any:
+    if keep is None:
+        return new
+
+    def one(a: Any, b: Any) -> Array:
+        alike = isinstance(a, jax.Array) and isinstance(b, jax.Array) and jax.typeof(a) == jax.typeof(b)
+        # What somebody's own reducer returns may be a number, or of another type: promotion is jnp's.
+        return lax.select(keep, a, b) if alike else jnp.where(keep, a, b)
+
+    return jax.tree.map(one, new, old)
+
+
+def _cast(array: Array, aval: Aval) -> Array:
+    return lax.convert_element_type(array, aval.dtype)
+
+
+def _start(reducer: Reducer, aval: Aval) -> Any:
+    """The first state of a reducer. What it folds from values that are split between devices is split as they are."""
+    state = reducer.init(aval)
+    if aval.sharding is None:
+        return state
+    # What looks like a record is split like one, so that the reducer can choose between the two.
+    state = jax.tree.map(lambda x: sharding.split_like(x, aval) if jnp.shape(x) == aval.shape else x, state)
+    return jax.tree.map(sharding.split_like, state, jax.eval_shape(reducer.update, state, aval))
+
+
+@dataclasses.dataclass(frozen=True)
+class ReduceStore:
+    """Folds records. Small leaves of one dtype are folded together, as one vector."""
+
+    reduction: Reduction
+    leaves: tuple[Aval, ...]
+    steps: tuple[Aval, ...]
+    every: int = 1
+
+    def _packs(self, reducer: Reducer) -> list[list[int]]:
+        """Which leaves a reducer folds at once."""
+        small: dict[Any, list[int]] = {}
+        packs: list[list[int]] = []
+        limit = packed_limit(MAX_PACKED_ELEMENTS)
+        for i, aval in enumerate(self.leaves):
+            if reducer.elementwise and is_small(aval.shape, limit) and aval.sharding is None:
+                small.setdefault(aval.dtype, []).append(i)
+            else:
+                packs.append([i])
+        return [*small.values(), *packs]
+
+    def _pack(self, arrays: Sequence[Array], pack: list[int]) -> Array:
+        if len(pack) == 1:
+            return arrays[pack[0]]
+        return jnp.concatenate([arrays[i].reshape(-1) for i in pack])
+
+    def _pack_aval(self, pack: list[int]) -> Aval:
+        if len(pack) == 1:
+            return self.leaves[pack[0]]
+        return Aval((sum(math.prod(self.leaves[i].shape) for i in pack),), self.leaves[pack[0]].dtype)
+
+    def init(self) -> Any:
+        folds = [
+            [_start(reducer, self._pack_aval(pack)) for pack in self._packs(reducer)]
+            for _, reducer in self.reduction.reducers
+        ]
+        return jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
+
+    def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
+        seen, folds, last_steps = state
+        leaves = [_cast(leaf, aval) for leaf, aval in zip(leaves, self.leaves, strict=True)]
+        steps = [_cast(step, aval) for step, aval in zip(steps, self.steps, strict=True)]
+        new_folds = [
+            [
+                reducer.update(fold, self._pack(leaves, pack))
+                for fold, pack in zip(fold_list, self._packs(reducer), strict=True)
+            ]
+            for (_, reducer), fold_list in zip(self.reduction.reducers, folds, strict=True)
+        ]
+        if self.reduction.keeps_first_step:
+            steps = select(seen == 0, steps, last_steps)
+        due = _due(seen, self.every, keep)
+        folds, last_steps = select(due, (new_folds, steps), (folds, last_steps))
+        return _count(seen, keep), folds, last_steps
+
+    def finish(self, state: Any) -> Finished:
+        seen, folds, steps = state
+        by_reducer = [
+            self._unpack([reducer.finish(fold) for fold in fold_list], self._packs(reducer))
+            for (_, reducer), fold_list in zip(self.reduction.reducers, folds, strict=True)
+        ]
+        return Finished([list(results) for results in zip(*by_reducer, strict=True)], steps, _kept(seen, self.every))
+
+    def _unpack(self, results: list[Any], packs: list[list[int]]) -> list[Any]:
+        unpacked: list[Any] = [None] * len(self.leaves)
+        for result, pack in zip(results, packs, strict=True):
+            if len(pack) == 1:
+                unpacked[pack[0]] = result
+                continue
+            start = 0
+            for i in pack:
+                shape, end = self.leaves[i].shape, start + math.prod(self.leaves[i].shape)
+                unpacked[i] = jax.tree.map(lambda x, a=start, b=end, shape=shape: x[a:b].reshape(shape), result)
+                start = end
+        return unpacked
+
+
+@dataclasses.dataclass(frozen=True)
+class RingStore:
+    """The last ``rows`` records, each written once, in place."""
+
+    rows: int
+    leaves: tuple[Aval, ...]
+    steps: tuple[Aval, ...]
+    every: int = 1
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        return Layout.of([*self.leaves, *self.steps])
+
+    def init(self) -> Any:
+        row = jax.eval_shape(lambda: self.layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)]))
+        # One row to spare: what is not kept is written there, which is cheaper than reading a row to leave it alone.
+        return jnp.zeros((), jnp.int32), [
+            _empty(Aval((self.rows + 1, *aval.shape), aval.dtype, sharding=aval.sharding)) for aval in row
+        ]
+
+    def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
+        seen, buffers = state
+        avals = (*self.leaves, *self.steps)
+        arrays = [_cast(array, aval) for array, aval in zip((*leaves, *steps), avals, strict=True)]
+        place = lax.rem(_kept(seen, self.every), np.int32(max(self.rows, 1)))
+        due = _due(seen, self.every, keep)
+        if due is not None:
+            place = lax.select(due, place, np.int32(self.rows))
+        rows = zip(buffers, self.layout.pack(arrays), strict=True)
+        buffers = [lax.dynamic_update_index_in_dim(buffer, row, place, 0) for buffer, row in rows]
+        return _count(seen, keep), buffers
+
+    def finish(self, state: Any) -> Finished:
+        seen, buffers = state
+        count, rows = _kept(seen, self.every), max(self.rows, 1)
+        # Once the ring is full, the oldest record is the one that would be overwritten next.
+        full = lax.gt(count, np.int32(rows))
+        oldest = lax.select(full, lax.rem(count, np.int32(rows)), lax.full_like(count, 0))
+        order = lax.rem(lax.add(lax.expand_dims(oldest, (0,)), lax.iota(np.int32, self.rows)), np.int32(rows))
+        arrays = self.layout.unpack([buffer[order] for buffer in buffers])
+        return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], count)
+
+
+# `seen` counts records, those of an interval that are skipped included: one counter for both questions.
+
+
+def _due(seen: Array, every: int, keep: Array | None) -> Array | None:
+    """Whether the next record is stored; None: yes."""
+    if every == 1:
+        return keep
+    due = lax.eq(lax.rem(seen, np.int32(every)), np.int32(0))
+    return due if keep is None else lax.bitwise_and(due, keep)
+
+
+def _count(seen: Array, keep: Array | None) -> Array:
+    return lax.add(seen, np.int32(1) if keep is None else lax.convert_element_type(keep, np.int32))
+
+
+def _kept(seen: Array, every: int) -> Array:
+    return seen if every == 1 else lax.div(lax.add(seen, np.int32(every - 1)), np.int32(every))
+
+
+def _empty(aval: Aval) -> Array:
+    if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
+        impl = compat.key_impl_name(aval.dtype)
+        words = jnp.zeros_like(jax.random.key_data(jax.random.key(0, impl=impl)))
+        return jnp.broadcast_to(jax.random.wrap_key_data(words, impl=impl), aval.shape)
+    return sharding.zeros_split(aval.shape, aval.dtype, aval.sharding)

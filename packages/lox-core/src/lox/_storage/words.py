@@ -1,0 +1,256 @@
+"""Many small arrays as one vector of 32-bit words.
+
+A scan output, a carried value or an argument of a host call costs about the same for one number as for sixty. So the
+small leaves of a record travel as one ``uint32`` vector, bit for bit, and are taken apart at the other end: on the
+device (``unpack``) or on the host (``unpack_numpy``). Large leaves, and dtypes that do not fit, travel as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from lox._jax import compat, sharding
+
+# A leaf with more elements than this gains nothing from being packed, and the copy would cost.
+MAX_PACKED_ELEMENTS = 64
+
+# The entry in the metadata of a numpy dtype that says which kind of PRNG keys the words are.
+KEY_IMPL = "lox_prng_key"
+
+
+def is_key(dtype: Any) -> bool:
+    return not isinstance(dtype, np.dtype) and bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def key_impl(leaf: Any) -> str | None:
+    return compat.key_impl_name(leaf.dtype) if is_key(leaf.dtype) else None
+
+
+def key_words(words: np.ndarray, impl: str) -> np.ndarray:
+    """The words of PRNG keys on the host, marked on their dtype, where code that does not care never looks."""
+    return words.view(np.dtype(words.dtype, metadata={KEY_IMPL: impl}))
+
+
+def _may_be_split(leaf: Any) -> bool:
+    return sharding.is_split(leaf) or not is_small(np.shape(leaf), packed_limit(MAX_PACKED_ELEMENTS))
+
+
+def is_small(shape: Sequence[Any], limit: int) -> bool:
+    """Whether an array has up to ``limit`` elements. A dimension need not be a number (``jax.export``)."""
+    return all(isinstance(size, int) for size in shape) and math.prod(shape) <= limit
+
+
+def packed_limit(limit: int) -> int:
+    """How many elements a packed leaf may have. Where there are several devices, the compiler may have split whatever
+    has more than one, which is not known while tracing, and to join its parts would be to gather them."""
+    return limit if jax.device_count() == 1 else min(limit, 1)
+
+
+def words_per_element(dtype: Any) -> int | None:
+    """How many words an element takes; None where it cannot be packed."""
+    if is_key(dtype):
+        return None
+    dtype = np.dtype(dtype)
+    if dtype == np.bool_ or dtype.itemsize in (2, 4) or (dtype.itemsize == 1 and dtype.kind in "biu"):
+        return 1
+    return 2 if dtype.itemsize == 8 else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How leaves of given shapes and dtypes lie in the word vector and beside it."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+    packed: tuple[bool, ...]
+    impls: tuple[str | None, ...]  # of the leaves that are PRNG keys
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any], limit: int = MAX_PACKED_ELEMENTS, apart: Collection[int] = ()) -> Layout:
+        """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart`` and those that are split
+        between devices: to join them would be to gather them."""
+        shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
+        dtypes = tuple(leaf.dtype for leaf in leaves)
+        packable = [
+            words_per_element(dtype) is not None
+            and is_small(shape, limit)
+            and math.prod(shape) > 0
+            and id(leaf) not in apart
+            and not _may_be_split(leaf)
+            for leaf, shape, dtype in zip(leaves, shapes, dtypes, strict=True)
+        ]
+        if sum(packable) < 2:
+            packable = [False] * len(packable)
+        return cls(shapes, dtypes, tuple(packable), tuple(map(key_impl, leaves)))
+
+    @property
+    def num_arrays(self) -> int:
+        """How many arrays ``pack`` makes."""
+        return int(any(self.packed)) + sum(not packed for packed in self.packed)
+
+    @functools.cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """Where in the words each packed leaf begins and ends."""
+        small = [i for i, packed in enumerate(self.packed) if packed]
+        sizes = [math.prod(self.shapes[i]) * (words_per_element(self.dtypes[i]) or 0) for i in small]
+        return dict(zip(small, itertools.pairwise(itertools.accumulate(sizes, initial=0)), strict=True))
+
+    def pack(self, leaves: Sequence[Any]) -> list[Any]:
+        """``[words, *leaves beside it]``, or the leaves alone where nothing is packed."""
+        small = [_to_words(leaf) for leaf, packed in zip(leaves, self.packed, strict=True) if packed]
+        large = [leaf for leaf, packed in zip(leaves, self.packed, strict=True) if not packed]
+        return [_join_words(small), *large] if small else large
+
+    def unpack(self, arrays: Sequence[Any]) -> list[Any]:
+        """The inverse of ``pack``; leading axes (records) are kept."""
+        return self._beside(arrays, self.unpack_words)
+
+    def unpack_words(self, words: Any) -> dict[int, Any]:
+        """The packed leaves, by place."""
+        # The last axis to the front: a column is then contiguous.
+        turned = lax.transpose(words, (words.ndim - 1, *range(words.ndim - 1)))
+        return {
+            i: _from_words(lax.slice_in_dim(turned, *place), self.shapes[i], self.dtypes[i])
+            for i, place in self._places.items()
+        }
+
+    def columns(self, arrays: Sequence[Any]) -> list[Any]:
+        """What ``unpack`` returns, but packed leaves stay where they are until somebody wants them."""
+        words = arrays[0] if any(self.packed) else None
+        large = iter(arrays[1:] if any(self.packed) else arrays)
+        return [Column(words, self, i) if packed else next(large) for i, packed in enumerate(self.packed)]
+
+    def unpack_numpy(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """What ``unpack`` returns. This is done for each host call."""
+        leaves = self._beside(arrays, self._unpack_words_numpy)
+        if any(self.impls):
+            return [key_words(leaf, impl) if impl else leaf for leaf, impl in zip(leaves, self.impls, strict=True)]
+        return leaves
+
+    def _unpack_words_numpy(self, words: np.ndarray) -> dict[int, np.ndarray]:
+        turned = np.ascontiguousarray(words.transpose(words.ndim - 1, *range(words.ndim - 1)))
+        return {
+            i: turned[start, ...].view(dtype) if dtype is not None else self._leaf_numpy(words, i)
+            for (i, (start, _)), dtype in zip(self._places.items(), self._plain, strict=True)
+        }
+
+    @functools.cached_property
+    def _plain(self) -> list[np.dtype[Any] | None]:
+        """The dtypes of the packed leaves that are one word, and just that."""
+        dtypes = [(np.dtype(self.dtypes[i]), self.shapes[i]) for i in self._places]
+        return [dtype if shape == () and dtype.itemsize == 4 else None for dtype, shape in dtypes]
+
+    def _leaf_numpy(self, words: np.ndarray, i: int) -> np.ndarray:
+        start, end = self._places[i]
+        return _from_words_numpy(words[..., start:end], self.shapes[i], self.dtypes[i])
+
+    def _beside(self, arrays: Sequence[Any], unpack_words: Callable[[Any], dict[int, Any]]) -> list[Any]:
+        """All leaves: the packed ones, and those beside them."""
+        if not self._places:
+            return list(arrays)
+        small, large = unpack_words(arrays[0]), iter(arrays[1:])
+        return [small[i] if packed else next(large) for i, packed in enumerate(self.packed)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Column:
+    """A leaf that still lies in a word vector: leaf ``place`` of ``layout``."""
+
+    words: Any
+    layout: Layout
+    place: int
+
+
+# --- device ----------------------------------------------------------------------------------------------------------
+# In terms of lax: this is traced for every scan, and a jnp function is a jitted function of its own.
+
+
+def _to_words(leaf: Any) -> Any:
+    dtype = np.dtype(leaf.dtype)
+    flat = lax.reshape(leaf, (math.prod(leaf.shape),))
+    if dtype.kind == "c":
+        parts = [lax.expand_dims(part, (1,)) for part in (lax.real(flat), lax.imag(flat))]
+        flat, dtype = lax.concatenate(parts, 1), np.dtype(parts[0].dtype)
+        return lax.reshape(lax.bitcast_convert_type(flat, np.uint32), (flat.size * dtype.itemsize // 4,))
+    if dtype == np.bool_:
+        return lax.convert_element_type(flat, np.uint32)
+    if dtype.itemsize < 4:
+        narrow = np.uint8 if dtype.itemsize == 1 else np.uint16
+        return lax.convert_element_type(lax.bitcast_convert_type(flat, narrow), np.uint32)
+    words = lax.bitcast_convert_type(flat, np.uint32)
+    return words if words.ndim == 1 else lax.reshape(words, (words.size,))
+
+
+# XLA's CPU compiler makes a kernel for each operand of a longer concatenation, and runs a loop body with more than a
+# few kernels several times slower: at 64 scalars, a vector built by selects is twenty times as fast.
+_SELECTED_TOGETHER = 16
+_FUSED_OPERANDS = 8
+
+
+def _join_words(pieces: list[Any]) -> Any:
+    size = max(_SELECTED_TOGETHER, -(-len(pieces) // _FUSED_OPERANDS))
+    groups = [_merge_words(pieces[i : i + size]) for i in range(0, len(pieces), size)]
+    return groups[0] if len(groups) == 1 else lax.concatenate(groups, 0)
+
+
+def _merge_words(pieces: list[Any]) -> Any:
+    """One vector out of a few, element by element: each place selects the piece it belongs to."""
+    total = sum(piece.size for piece in pieces)
+    place = lax.iota(np.int32, total)
+    merged, start = None, 0
+    for piece in pieces:
+        end = start + piece.size
+        if piece.size == 1:
+            spread = lax.broadcast_in_dim(lax.squeeze(piece, (0,)), (total,), ())
+        else:
+            spread = lax.pad(piece, np.uint32(0), [(start, total - end, 0)])
+        # Pieces come in order: what is behind the start of this one is overwritten by those that follow.
+        merged = spread if merged is None else lax.select(lax.ge(place, np.int32(start)), spread, merged)
+        start = end
+    return merged
+
+
+def _from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    dtype, rows = np.dtype(dtype), words.shape[1:]
+    elements = math.prod(shape)
+    if dtype == np.bool_:
+        flat = lax.ne(words, np.uint32(0))
+    elif dtype.itemsize < 4:
+        narrow = np.uint8 if dtype.itemsize == 1 else np.uint16
+        flat = lax.bitcast_convert_type(lax.convert_element_type(words, narrow), dtype)
+    elif dtype.itemsize == 4:
+        flat = lax.bitcast_convert_type(words, dtype)
+    else:
+        pairs = jnp.moveaxis(lax.reshape(words, (elements, 2, *rows)), 1, -1)
+        if dtype.kind == "c":
+            parts = lax.bitcast_convert_type(pairs, np.float32)
+            flat = lax.complex(parts[..., 0], parts[..., 1])
+        else:
+            flat = lax.bitcast_convert_type(pairs, dtype)
+    if elements > 1:
+        flat = lax.transpose(flat, (*range(1, flat.ndim), 0))
+    return lax.reshape(flat, rows + shape)
+
+
+# --- host ------------------------------------------------------------------------------------------------------------
+
+
+def _from_words_numpy(words: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    dtype, rows = np.dtype(dtype), words.shape[:-1]
+    if dtype == np.bool_:
+        flat = words.astype(bool)
+    elif dtype.itemsize < 4:
+        flat = words.astype(np.uint8 if dtype.itemsize == 1 else np.uint16).view(dtype)
+    else:
+        flat = np.ascontiguousarray(words).view(dtype)
+    return flat.reshape(rows + shape)

@@ -1,0 +1,1 @@
+"""The backends that come with lox-loggers."""

@@ -1,0 +1,1 @@
+"""``ConsoleLogger`` and ``ProgressLogger``: what a person watches."""

@@ -1,0 +1,129 @@
+"""What a live display knows about each run: the latest values, how they went, and how fast records come."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+
+import numpy as np
+
+import lox
+from lox.loggers import _tree
+from lox.loggers._backends.display.numbers import as_float
+from lox.loggers._delivery.run import short_names
+
+_POINTS = 64  # numbers behind a sparkline, at most
+_RATE_SECONDS = 10.0  # the rate is that of so many seconds
+
+
+class Course:
+    """How a value went since the start of the run: a number out of so many that few are enough."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._every = 1
+        self._points: list[float] = []
+        self._last = float("nan")
+
+    def extend(self, column: np.ndarray) -> None:
+        while len(column) > _POINTS * self._every:
+            self._thin_out()
+        chosen = column[-self._seen % self._every :: self._every]
+        self._points += [number for row in chosen if (number := as_float(row)) is not None]
+        self._seen += len(column)
+        while len(self._points) > _POINTS:
+            self._thin_out()
+        last = as_float(column[-1])
+        self._last = self._last if last is None else last
+
+    def _thin_out(self) -> None:
+        self._points = self._points[::2]
+        self._every *= 2
+
+    def numbers(self) -> list[float]:
+        is_last_a_point = (self._seen - 1) % self._every == 0
+        return self._points if is_last_a_point else [*self._points, self._last]
+
+
+class RunBoard:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.records = 0  # of the key that has the most: so it is the same, however keys come together
+        self.seen = 0  # of all keys: what tells whether there is anything new
+        self._counts: Counter[str] = Counter()
+        self.steps: dict[str, float] = {}
+        self.latest: dict[str, float] = {}
+        self.history: dict[str, Course] = {}
+        self._arrivals: deque[tuple[float, int]] = deque()
+
+    def add(self, logs: lox.logdict) -> None:
+        """Takes note of a table."""
+        self._counts.update({key: int(count) for key, count in logs.counts.items()})
+        self.seen = self._counts.total()
+        rows = max(self._counts.values(), default=0) - self.records
+        self.records += rows
+        self._arrivals.append((time.monotonic(), rows))
+        for axis, by_key in logs.steps.items():
+            last = [as_float(steps[-1]) for steps in by_key.values() if len(steps)]
+            # The largest: what is logged rarely may arrive late.
+            known = [self.steps.get(printable(axis)), *last]
+            self.steps[printable(axis)] = max((step for step in known if step is not None), default=0)
+        for key, value in logs.items():
+            for path, column in _tree.leaves_of(value):
+                if len(column) and (latest := as_float(column[-1])) is not None:
+                    name = printable(_tree.label(key, path))
+                    self.latest[name] = latest
+                    self.history.setdefault(name, Course()).extend(column)
+
+    def rate(self) -> float:
+        """Records per second, lately."""
+        now = time.monotonic()
+        while len(self._arrivals) > 1 and now - self._arrivals[0][0] > _RATE_SECONDS:
+            self._arrivals.popleft()
+        if not self._arrivals:
+            return 0.0
+        return sum(rows for _, rows in self._arrivals) / max(now - self._arrivals[0][0], 0.1)
+
+
+def printable(name: str) -> str:
+    """A name without what a terminal would obey."""
+    return name if name.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
+
+
+class Board:
+    """All runs of a display."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, RunBoard] = {}
+
+    def metrics(self) -> list[str]:
+        return list(dict.fromkeys(key for run in self.runs.values() for key in run.latest))
+
+    def axes(self) -> list[str]:
+        return list(dict.fromkeys(axis for run in self.runs.values() for axis in run.steps))
+
+    def short_names(self) -> dict[str, str]:
+        return short_names(self.runs)
+
+    def latest(self, key: str) -> np.ndarray:
+        """The latest value of a key in each run that has one."""
+        return np.asarray([run.latest[key] for run in self.runs.values() if key in run.latest])
+
+    def history(self, key: str) -> np.ndarray:
+        """How the mean over the runs went."""
+        each = [np.asarray(run.history[key].numbers()) for run in self.runs.values() if key in run.history]
+        length = min(map(len, each))
+        return np.mean([numbers[np.linspace(0, len(numbers) - 1, length).astype(int)] for numbers in each], axis=0)
+
+    def records(self) -> int:
+        return sum(run.records for run in self.runs.values())
+
+    def seen(self) -> int:
+        return sum(run.seen for run in self.runs.values())
+
+    def rate(self) -> float:
+        return sum(run.rate() for run in self.runs.values())
+
+    def step_range(self, axis: str) -> tuple[float, float]:
+        steps = [run.steps[axis] for run in self.runs.values() if axis in run.steps]
+        return min(steps), max(steps)

@@ -1,0 +1,1 @@
+"""``SaveLogger``: one ``.npy`` file for each column."""

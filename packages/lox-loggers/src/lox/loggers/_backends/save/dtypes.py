@@ -1,0 +1,98 @@
+"""How values of any dtype that JAX has are stored as one that every numpy can load without pickle.
+
+bfloat16, float8, int4 and their like are stored bit for bit as unsigned integers, PRNG keys as their
+words; the name of what they are goes into the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from lox._storage.words import KEY_IMPL
+from lox.loggers._errors import RecordError, RunFormatError
+
+_KEY = "key:"
+
+
+def name_of(dtype: np.dtype) -> str:
+    """What the manifest calls a dtype."""
+    if dtype.metadata and KEY_IMPL in dtype.metadata:
+        return _KEY + dtype.metadata[KEY_IMPL]
+    if dtype.kind in "US":
+        return dtype.str
+    if _is_extension(dtype) or (dtype.kind in "biufc" and dtype.isbuiltin):
+        return dtype.name
+    raise RecordError(f"values of dtype {dtype} cannot be stored: only numbers, PRNG keys and text can")
+
+
+def dtype_of(name: str) -> np.dtype:
+    """The dtype that the manifest calls so; for PRNG keys that of their words."""
+    if name.startswith(_KEY):
+        return np.dtype(np.uint32, metadata={KEY_IMPL: name.removeprefix(_KEY)})
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise RunFormatError(f"unknown dtype {name!r}: the run was written by another version") from None
+
+
+def encode(array: np.ndarray) -> np.ndarray:
+    """The array as it is stored."""
+    if array.dtype.metadata:
+        return array.view(np.dtype(array.dtype.str))
+    return array.view(f"u{array.dtype.itemsize}") if _is_extension(array.dtype) else array
+
+
+def stored_dtype(name: str) -> np.dtype:
+    """What the dtype that the manifest calls so is stored as."""
+    return encode(np.empty(0, dtype_of(name))).dtype
+
+
+def may_store(dtype: np.dtype, name: str) -> bool:
+    """Whether a file of this dtype can hold the values that the manifest calls so: it may have been made wider by a writer
+    that was killed before it could say so."""
+    if dtype == stored_dtype(name):
+        return True
+    try:
+        wider = name_of(dtype)
+        return common({name, wider}) == wider
+    except RecordError:
+        return False
+
+
+def decode(stored: np.ndarray, name: str) -> np.ndarray:
+    """The array as it was, PRNG keys as their words."""
+    dtype = dtype_of(name)
+    if stored.dtype != stored_dtype(name):
+        return stored  # made wider: see `may_store`
+    return stored if stored.dtype == dtype and not dtype.metadata else stored.view(dtype)
+
+
+def restore(stored: np.ndarray, name: str) -> Any:
+    """The array as it was, PRNG keys as keys."""
+    if not name.startswith(_KEY):
+        return decode(stored, name)
+    import jax
+
+    return jax.random.wrap_key_data(jax.numpy.asarray(stored), impl=name.removeprefix(_KEY))
+
+
+def common(names: Collection[str]) -> str:
+    """The name of a dtype that holds the values of all; a RecordError if there is none."""
+    if len(names) == 1:
+        return next(iter(names))
+    dtypes = [dtype_of(name) for name in names]
+    is_text = {dtype.kind in "US" for dtype in dtypes}  # which numpy would turn numbers into
+    try:
+        if len(is_text) > 1 or any(name.startswith(_KEY) for name in names):
+            raise TypeError
+        return name_of(np.result_type(*dtypes))
+    except TypeError:
+        raise RecordError(f"no dtype holds both {' and '.join(sorted(names))}") from None
+
+
+def _is_extension(dtype: np.dtype) -> bool:
+    return dtype.isbuiltin == 2 and hasattr(ml_dtypes, dtype.name)  # 2: registered with numpy by a library

@@ -1,0 +1,1 @@
+"""``CsvLogger`` and ``JsonlLogger``: one line for each record."""

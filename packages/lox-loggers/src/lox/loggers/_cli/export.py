@@ -1,0 +1,71 @@
+"""`lox export`."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+import numpy as np
+
+from lox.loggers._backends.text.jsonl import to_json
+from lox.loggers._backends.text.rows import Labels, Row
+from lox.loggers._cli.show import load_runs
+from lox.loggers._errors import LoggerOptionError
+
+
+def export(paths: Sequence[str], keys: Sequence[str], *, form: str | None, output: str | None) -> None:
+    form = form or {".jsonl": "jsonl", ".parquet": "parquet"}.get(Path(output or "").suffix, "csv")
+    rows = list(_rows(paths, keys))
+    if form == "parquet":
+        if output is None:
+            raise LoggerOptionError("parquet is not text: say where to with --output FILE")
+        _write_parquet(rows, output)
+    elif output is None:
+        _write_text(form, rows, sys.stdout)
+    else:
+        with open(output, "w", encoding="utf-8", newline="") as file:
+            _write_text(form, rows, file)
+
+
+def _rows(paths: Sequence[str], keys: Sequence[str]) -> Iterator[Row]:
+    labels = Labels()
+    run = labels.of("step", "run")
+    for name, logs in load_runs(paths, keys).items():
+        # Memory-mapped and key arrays alike become plain numpy here.
+        plain = jax.tree_util.tree_map(_plain, logs)
+        for row in labels.rows(plain):
+            yield {run: name, **row}
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf))
+    return np.asarray(leaf)
+
+
+def _write_text(form: str, rows: Sequence[Row], file: IO[str]) -> None:
+    if form == "jsonl":
+        file.writelines(to_json(row) + "\n" for row in rows)
+        return
+    writer = csv.DictWriter(file, _columns(rows), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({label: to_json(cell) if isinstance(cell, list) else cell for label, cell in row.items()})
+
+
+def _write_parquet(rows: Sequence[Row], output: str) -> None:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("parquet needs pyarrow: pip install 'lox-loggers[parquet]'") from error
+    columns = {label: [row.get(label) for row in rows] for label in _columns(rows)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), output)
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(label for row in rows for label in row))

@@ -1,0 +1,1 @@
+"""The suite that ``lox.loggers.testing`` offers to authors of backends."""

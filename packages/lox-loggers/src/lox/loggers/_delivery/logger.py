@@ -1,0 +1,339 @@
+"""`Logger`: what every backend inherits. All that is JAX about logging is here, once.
+
+A backend says how a run is opened and what becomes of its records, in plain Python (`open`, and the
+`Writer` it returns). Promised to it: calls come from one background thread, one at a time; the
+records of a run come in order, by column, as numpy; `flush` and `close` are called when due.
+
+Promised to the user: a state is a pytree of arrays, and works in `jit`, `scan`, `cond`, `vmap` and `grad`;
+all lanes of a `vmap` are one host call, and lane i's records go to lane i's run. Nothing is
+dropped: when the queue is full, the program waits. What a backend raises is raised again, as
+itself, by the next call from Python: a spooled or tapped function, `init`, `log`, `flush` or `close`.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec, Self, TypeVar
+
+import jax
+import numpy as np
+
+import lox
+from lox._host.delivery import Delivery, Receiver, call, send
+from lox._jax import compat
+from lox.loggers._delivery.config import Config
+from lox.loggers._delivery.opening import open_run
+from lox.loggers._delivery.records import check_record, host_record, one_record, to_host, with_all_parts
+from lox.loggers._delivery.resume import Steps
+from lox.loggers._delivery.run import (
+    IfExists,
+    LoggerState,
+    OnError,
+    Processes,
+    Run,
+    Writer,
+    check_choice,
+    check_state,
+    key_words,
+    run_name,
+)
+from lox.loggers._delivery.sink import Sink
+from lox.loggers._errors import (
+    LoggerClosedError,
+    LoggerOptionError,
+    LoggerStateError,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Ids are given out once for the whole process, so that a state of another logger is noticed.
+run_ids = itertools.count()
+
+
+# The private names that Logger and its subclasses in these packages have in common.
+_OURS = frozenset({"_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive", "_send"})
+_METHODS = frozenset(
+    ("init", "spool", "tap", "log", "flush", "close", "runs", "open", "exists", "remove", "written", "check_names")
+)
+
+
+class Logger(abc.ABC):
+    """The base of every backend.
+
+    Args:
+      if_exists: what `init` does about a run that is already there. `"new"` leaves it alone and gives the new one a
+        numbered name; `"error"`; `"replace"` starts it anew; `"resume"` continues it, and records whose step is
+        already there are not written twice.
+      on_error: `"raise"` raises what the backend raised at the next call; `"warn"` warns once, goes on, and `close`
+        tells how many records were lost.
+      processes: with several JAX processes, `"first"` lets only process 0 write; with `"all"` each process writes runs
+        of its own, marked with its index.
+      queue_size: how many deliveries may wait to be written before the program has to wait.
+
+    A backend of your own is a class with `open`:
+
+    >>> class Printer(lox.loggers.Logger):
+    ...     def open(self, run):
+    ...         return PrinterWriter()
+    >>> class PrinterWriter:
+    ...     def write(self, logs):
+    ...         print(logs)
+    ...     def flush(self): pass
+    ...     def close(self): pass
+    >>> with Printer() as logger:
+    ...     state = logger.init(jax.random.key(0))
+    ...     y = logger.spool(lambda x: lox.log({"x": x}), state)(jnp.arange(3.0))
+    {'x': [[0., 1., 2.]]}
+    """
+
+    flush_interval: float | None = 1.0
+    """Written rows are flushed after this many seconds at the latest; None: only when asked."""
+
+    keys_apart: bool = False
+    """Whether a backend cares about the order of records only within each key. It then gets more of them at once."""
+
+    def __init__(
+        self,
+        *,
+        if_exists: IfExists = "new",
+        on_error: OnError = "raise",
+        processes: Processes = "first",
+        queue_size: int = 1024,
+    ) -> None:
+        check_choice(self, "if_exists", if_exists, ("new", "error", "replace", "resume"))
+        check_choice(self, "on_error", on_error, ("raise", "warn"))
+        check_choice(self, "processes", processes, ("first", "all"))
+        if not isinstance(queue_size, int) or queue_size < 1:
+            raise LoggerOptionError(
+                f"{type(self).__name__}: queue_size={queue_size!r}; it must be an int of at least 1"
+            )
+        self.if_exists = if_exists
+        self.on_error = on_error
+        self.processes = processes
+        self.__sink = Sink(
+            type(self).__name__,
+            on_error=on_error,
+            queue_size=queue_size,
+            flush_interval=self.flush_interval,
+            keys_apart=self.keys_apart,
+        )
+        weakref.finalize(self, self.__sink.abandon).atexit = False  # at exit, the sinks close themselves
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_Logger__sink":  # the one thing that only __init__ makes
+            raise LoggerOptionError(f"{type(self).__name__}.__init__ must call super().__init__(**options)")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # A backend may call its attributes what it likes: what is ours alone has mangled names, and the few names that
+    # our own subclasses share are refused, rather than found out about later.
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if not cls.__module__.startswith("lox."):
+            _refuse(cls.__name__, _OURS.intersection(vars(cls)))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _refuse(type(self).__name__, _OURS.intersection([name]))
+        if name in _METHODS and not callable(value):
+            _refuse(type(self).__name__, [name])
+        super().__setattr__(name, value)
+
+    # What a backend writes. `open` is required.
+
+    @abc.abstractmethod
+    def open(self, run: Run) -> Writer:
+        """Starts `run`, or continues it if `run.resume`."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there already is a run of that name, left by an earlier logger."""
+        return False
+
+    def remove(self, name: str) -> None:
+        """Deletes the run of that name, for `if_exists="replace"`."""
+        if type(self).exists is not Logger.exists:
+            raise LoggerOptionError(f"{type(self).__name__} cannot replace a run: it does not say how to remove one")
+
+    def written(self, name: str) -> Steps:
+        """Of the run of that name, for `if_exists="resume"`: for each key, the steps already there along each
+        axis, `{"loss": {"step": array}}`. Records with those steps are then not written again."""
+        return {}
+
+    # What a user calls.
+
+    def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
+        """Opens a run named after `key`; `jax.vmap(logger.init)(keys)` opens one for each.
+
+        config: what there is to know about the run, such as its hyperparameters, for backends that have a place for it.
+        Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own.
+        """
+        self.__ready()
+        words, impl = key_words(key)
+        told = Config(type(self).__name__, config)
+        # The process is asked for here, not in the host call, which must not call JAX.
+        host = functools.partial(self._open_lanes, impl, jax.process_index(), told)
+        opened = call(host, (words, told.arrays), jax.ShapeDtypeStruct((), np.int32))
+        self.__raise_pending()
+        return LoggerState(run=opened)
+
+    def spool(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
+        """`fun`, with its records delivered once, when it returns. `options` are those of `lox.spool`."""
+        check_state(state)
+        spooled = lox.spool(fun, **options)
+
+        @functools.wraps(fun)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            self.__ready()
+            out, logs = spooled(*args, **kwargs)
+            self._send(state, logs if compat.tracing_now() else with_all_parts(logs))
+            return out
+
+        return wrapper
+
+    def tap(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
+        """`fun`, with its records delivered while it runs. `options` are those of `lox.tap`."""
+        check_state(state)
+        tapped = lox.tap(fun, Receiver(self._receive, state.run, self.check_names), **options)
+
+        @functools.wraps(fun)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+            self.__ready()
+            return tapped(*args, **kwargs)
+
+        return wrapper
+
+    def log(self, state: LoggerState, logs: Mapping[str, Any], **steps: Any) -> None:
+        """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
+        check_state(state)
+        self.__check_open()
+        if isinstance(logs, lox.logdict):
+            if steps:
+                raise LoggerOptionError(f"a logdict has its own steps; {', '.join(steps)} cannot be given beside it")
+            self._send(state, logs)
+        elif isinstance(logs, Mapping):
+            check_record(logs, steps)
+            if compat.tracing_now():
+                self._send(state, one_record(logs, steps))
+            else:
+                self.__receive_now(state, host_record(logs, steps))
+        else:
+            raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
+        self.__raise_pending()  # after the record is on its way: an earlier failure must not cost this one
+
+    def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
+        """A backend that cannot take some names raises here, before a tapped program runs."""
+
+    def flush(self) -> None:
+        """Returns when every record that was logged before has been written and flushed."""
+        self.__settle(Sink.flush)
+
+    def close(self) -> None:
+        """Flushes, closes all runs and ends the background thread. A second call does nothing."""
+        try:
+            self.__settle(Sink.close)
+        finally:
+            for sink in self._sinks():
+                sink.failures.tell_lost()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that are open."""
+        return self.__sink.runs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    # The way from JAX to the sink. Our own subclasses have their own of these: see `_OURS`.
+
+    @property
+    def _sink(self) -> Sink:
+        return self.__sink
+
+    def _sinks(self) -> list[Sink]:
+        return [self.__sink]
+
+    def _writes_here(self) -> bool:
+        """Whether records that reach this process go anywhere."""
+        return self.processes == "all" or jax.process_index() == 0
+
+    def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...], config: Mapping[str, Any]) -> int:
+        """Opens the run for a key and returns its id. A failure is kept, and the id leads nowhere."""
+        run_id = next(run_ids)
+        if self.processes == "first" and process_index != 0:
+            self.__sink.add(run_id, None)
+            return run_id
+        name = run_name(words, impl, process_index if self.processes == "all" else None)
+        if self.if_exists == "resume" and (same := self.__sink.find(name)) is not None:
+            return same  # already open here: to continue it is to go on with it
+        self.__sink.add(
+            run_id, functools.partial(open_run, self, self.__sink, Run(name, words, process_index, config=config))
+        )
+        return run_id
+
+    def _receive(self, delivery: Delivery) -> None:
+        """The host's end of every delivery."""
+        try:
+            self.__sink.deliver(delivery)
+        except LoggerClosedError as error:  # raised to the user, not into the running program
+            self.__sink.failures.keep(error, "delivering")
+
+    def _open_lanes(
+        self, impl: str | None, process_index: int, config: Config, lanes: tuple[int, ...], operands: Any
+    ) -> np.ndarray:
+        words, arrays = operands
+        ids = np.empty(lanes, np.int32)
+        for lane in np.ndindex(lanes):
+            ids[lane] = self._open_one(impl, process_index, tuple(words[lane].tolist()), config.of(arrays, lane))
+        return ids
+
+    def _send(self, state: LoggerState, logs: lox.logdict) -> None:
+        if compat.tracing_now():
+            send(Receiver(self._receive, state.run), logs)
+        elif self._writes_here():
+            self.__receive_now(state, to_host(logs))
+
+    # Helpers.
+
+    def __receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
+        """Nothing is being traced: straight to the host, where 64-bit values and text stay what they are."""
+        self._receive(Delivery((), np.asarray(True), np.asarray(state.run), logs))
+
+    def __settle(self, finish: Callable[[Sink], None]) -> None:
+        """Lets the device deliver, then has every sink finish, whatever the others have raised."""
+        if self.__sink.foreign:
+            return
+        try:
+            jax.effects_barrier()
+        finally:
+            for sink in self._sinks():
+                finish(sink)
+        self.__raise_pending()
+
+    def __raise_pending(self) -> None:
+        errors = [error for sink in self._sinks() if sink.failures.any and (error := sink.failures.take()) is not None]
+        if len(errors) > 1:
+            raise BaseExceptionGroup(f"{len(errors)} loggers failed", errors)
+        if errors:
+            raise errors[0]
+
+    def __ready(self) -> None:
+        self.__raise_pending()
+        self.__check_open()
+
+    def __check_open(self) -> None:
+        if self.__sink.closed:
+            raise LoggerClosedError(f"this {type(self).__name__} is closed: make a new one")
+
+
+def _refuse(owner: str, names: Iterable[str]) -> None:
+    if names := sorted(names):
+        raise LoggerOptionError(
+            f"{owner} has an attribute {names[0]!r}, which Logger has for itself: call it otherwise"
+        )

@@ -1,0 +1,294 @@
+"""The host side of a logger: its open runs, their writers, and what becomes of their failures.
+
+A `Sink` lives as long as its logger or as there is something left to write, whichever is longer: it
+does not refer to the logger. Everything that touches a writer runs on the sink's worker thread, which lives on
+whatever a backend raises: also `SystemExit` ends in `Failures`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import enum
+import operator
+import os
+import threading
+import warnings
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+import lox
+from lox._host.delivery import Delivery
+from lox.loggers._delivery.failures import Failures, describe
+from lox.loggers._delivery.merge import Joined, joined
+from lox.loggers._delivery.records import as_table, lane_of, nbytes
+from lox.loggers._delivery.resume import WrittenSteps
+from lox.loggers._delivery.run import LaneWriter, Run, Writer
+from lox.loggers._delivery.worker import Worker
+from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
+
+
+class _Nowhere(enum.Enum):
+    """Why the records of a run id are not written."""
+
+    OTHER_PROCESS = "another process writes this run"
+    FAILED = "the run could not be opened"
+    REPLACED = "a later init with if_exists='replace' has replaced the run"
+    CLOSED = "the run is closed"
+
+
+@dataclasses.dataclass
+class _OpenRun:
+    run: Run
+    writer: Writer
+    written: WrittenSteps | None  # what a resumed run holds already
+    dirty: bool = False
+    lane_writer: LaneWriter | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.writer, LaneWriter) and self.written is None:
+            self.lane_writer = self.writer
+
+
+class Sink:
+    def __init__(
+        self, owner: str, *, on_error: str, queue_size: int, flush_interval: float | None, keys_apart: bool
+    ) -> None:
+        self.owner = owner
+        self._keys_apart = keys_apart
+        self.failures = Failures(owner, on_error)
+        self.closed = False
+        self._closing = threading.Lock()
+        self._pid = os.getpid()
+        self._runs: dict[int, _OpenRun | _Nowhere] = {}
+        self._cut_short: set[str] = set()
+        self._worker = Worker(f"lox:{owner}", queue_size, self._write_all, self._flush_all, flush_interval)
+        _open_sinks.add(self)
+
+    @property
+    def foreign(self) -> bool:
+        """True in a forked child. Its copy of the queue, the locks and the files belongs to the parent."""
+        return os.getpid() != self._pid
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(entry.run for entry in self._open())
+
+    def find(self, name: str) -> int | None:
+        """The id of the open run of that name."""
+        for run_id, entry in list(self._runs.items()):
+            if isinstance(entry, _OpenRun) and entry.run.name == name:
+                return run_id
+        return None
+
+    def add(self, run_id: int, open_run: Callable[[], tuple[Run, Writer, WrittenSteps | None]] | None) -> None:
+        """Opens a run on the worker thread and waits for it. None: its records go nowhere."""
+        self._runs[run_id] = _Nowhere.OTHER_PROCESS
+        if open_run is None or self.foreign:
+            return
+        self._runs[run_id] = _Nowhere.FAILED
+
+        def task() -> None:
+            try:
+                self._runs[run_id] = _OpenRun(*open_run())
+            except BaseException as error:
+                self._failed(error, "opening a run")
+
+        self._worker.run(self.failures.awaited(task))
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Queues what one host call brought: one run id, and its logs, for each lane."""
+        if self.foreign:
+            return
+        self._worker.submit(delivery, nbytes(delivery.logs))
+
+    def retire(self, name: str) -> None:
+        """Closes the run of that name, if it is open here. On the worker thread."""
+        for run_id, entry in self._runs.items():
+            if isinstance(entry, _OpenRun) and entry.run.name == name:
+                self._close_run(entry)
+                self._runs[run_id] = _Nowhere.REPLACED
+
+    def flush(self) -> None:
+        """Returns when everything queued so far has been written and flushed."""
+        if not (self.foreign or self.closed):
+            with contextlib.suppress(LoggerClosedError):  # another thread closes it: that flushes too
+                self._worker.run(self.failures.awaited(self._flush_all))
+
+    def close(self) -> None:
+        """Writes everything, closes all writers and ends the thread. A second call does nothing."""
+        if self.foreign:
+            return
+        with self._closing:
+            if self.closed:
+                return
+            if not self._worker.stopping:  # not abandoned before
+                self._worker.run(self.failures.awaited(self._close_all))
+            self.closed = True
+            self._worker.stop()
+            self._worker.join()
+            _open_sinks.discard(self)
+
+    def abandon(self) -> None:
+        """The logger is gone: what is queued gets written in the background. Never waits, so that it
+        may run in a garbage collection; interpreter exit waits for it."""
+        if self.foreign or self.closed or self._worker.stop(last=self._close_all):
+            return
+        self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
+
+    def _write_all(self, deliveries: list[Delivery]) -> None:
+        try:
+            blocks = list(joined(deliveries, keys_apart=self._keys_apart))
+        except BaseException as error:  # written one by one, they are all there
+            self.failures.keep(error, "joining records")
+            blocks = [Joined(delivery, 1) for delivery in deliveries]
+        for delivery, number in blocks:
+            try:
+                self._tell_dropped(delivery.logs)
+                self._write_lanes(delivery, number)
+            except BaseException as error:  # nothing may end the thread: others wait for it
+                self._failed(error, "writing", delivery.logs)
+
+    def _tell_dropped(self, logs: lox.logdict) -> None:
+        """A bound that the user set was too small for some key: said once."""
+        for key, capacity in logs._bounds.items():
+            if capacity is None or key in self._cut_short:
+                continue
+            most = int(np.max(logs.counts[key], initial=0))
+            if most > capacity:
+                self._cut_short.add(key)
+                self.failures.tell(
+                    f"{self.owner}: {key!r} had {most} records, of which capacity={capacity} kept the last {capacity}"
+                )
+
+    def _write_lanes(self, delivery: Delivery, number: int) -> None:
+        ids = np.asarray(delivery.operands)
+        if not delivery.lanes:
+            if delivery.alive:
+                self._write(int(ids), delivery.logs, number)
+            return
+        alive = np.argwhere(delivery.alive).tolist()
+        for run_id, lane in zip(ids[delivery.alive].tolist(), map(tuple, alive), strict=True):
+            entry = self._runs.get(run_id)
+            if not isinstance(entry, _OpenRun) or entry.lane_writer is None:
+                self._write(run_id, lane_of(delivery.logs, lane), number)
+                continue
+            entry.dirty = True
+            try:
+                entry.lane_writer.write_lane(delivery.logs, lane)
+            except RecordError:  # nothing was written: it says again which record is at fault
+                self._write(run_id, lane_of(delivery.logs, lane), number)
+            except BaseException as error:
+                self._failed(error, f"writing to run {entry.run.name!r}", lane_of(delivery.logs, lane))
+
+    def _write(self, run_id: int, logs: lox.logdict, number: int) -> None:
+        """Writes what came for a run in this number of deliveries."""
+        if run_id not in self._runs:
+            error = LoggerStateError(
+                f"run {run_id} is not one of this logger's: a state works only with the logger whose init made it"
+            )
+            self.failures.keep(error, "writing")
+            return
+        entry = self._runs[run_id]
+        if not isinstance(entry, _OpenRun):
+            self._write_nowhere(entry, logs)
+            return
+        try:
+            table = as_table(logs)
+            if entry.written is not None:
+                table = entry.written.unwritten(table)
+            if table:
+                entry.dirty = True
+                entry.writer.write(table)
+        except BaseException as error:
+            if number > 1 and isinstance(error, RecordError) and _lost_records(error) is None:
+                # One of the records cannot be stored, and so none of them was. It must not take the others with it.
+                for record in range(number):
+                    self._write(run_id, logs.slice[record : record + 1], 1)
+                return
+            self._failed(error, f"writing to run {entry.run.name!r}", logs)
+
+    def _write_nowhere(self, why: _Nowhere, logs: lox.logdict) -> None:
+        if why is _Nowhere.FAILED:  # that was told when it happened
+            self.failures.lost += _records(logs)
+        elif why is not _Nowhere.OTHER_PROCESS:
+            self._failed(LoggerClosedError(why.value), "writing", logs)
+
+    def _flush_all(self) -> bool:
+        """False if some rows are still to be flushed."""
+        for entry in self._open():
+            if entry.dirty:
+                try:
+                    entry.writer.flush()
+                    entry.dirty = False  # not after a failure: the writer may have kept its rows, and is asked again
+                except BaseException as error:
+                    self._failed(error, f"flushing run {entry.run.name!r}")
+        return not any(entry.dirty for entry in self._open())
+
+    def _close_all(self) -> None:
+        for entry in self._open():
+            self._close_run(entry)
+        self._runs = dict.fromkeys(self._runs, _Nowhere.CLOSED)
+        if self._worker.stopping:  # abandoned: nobody else will
+            _open_sinks.discard(self)
+
+    def _close_run(self, entry: _OpenRun) -> None:
+        try:
+            entry.writer.close()
+        except BaseException as error:
+            self._failed(error, f"closing run {entry.run.name!r}")
+
+    def _open(self) -> list[_OpenRun]:
+        return [entry for entry in list(self._runs.values()) if isinstance(entry, _OpenRun)]
+
+    def _failed(self, error: BaseException, where: str, logs: lox.logdict | None = None) -> None:
+        if isinstance(error, RunExistsError):
+            self.failures.keep(error, where)  # asked for with if_exists="error", and no failure of the backend
+            return
+        # A writer that gathers rows knows better than we do how many it lost.
+        lost = _lost_records(error)
+        if lost is None:
+            lost = 0 if logs is None else _records(logs)
+        self.failures.add(error, where, lost)
+
+
+def _lost_records(error: BaseException) -> int | None:
+    """What an error says of itself, if that makes sense."""
+    try:
+        lost = operator.index(error.lost_records)  # type: ignore[attr-defined]
+    except Exception:
+        return None
+    return lost if lost >= 0 else None
+
+
+def _records(logs: lox.logdict) -> int:
+    """How many records logs hold. Asked after a failure, so that it must not fail itself on whatever led to it."""
+    try:
+        return sum(1 for _ in logs.rows())
+    except Exception:
+        return 1
+
+
+_open_sinks: set[Sink] = set()
+
+
+def _close_at_exit() -> None:
+    """Registered after JAX's own exit handlers, so that it runs before them: what the device still
+    sends is waited for first, then every queue is drained while threads still run."""
+    sinks = [sink for sink in list(_open_sinks) if not sink.foreign]
+    if not sinks:
+        return
+    with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell
+        jax.effects_barrier()
+    for sink in sinks:
+        sink.close()
+        sink.failures.tell_lost()
+        if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            warnings.warn(f"{sink.owner}: {describe(error)}{notes}", LoggerWarning, stacklevel=1)
+
+
+atexit.register(_close_at_exit)
