@@ -15,7 +15,7 @@ import pytest
 import lox
 import lox.loggers
 from lox.loggers import CsvLogger, JsonlLogger, Run
-from lox.loggers._backends.text.plain import plain, plain_columns
+from lox.loggers._backends.text.python_values import columns_to_python, to_python
 
 NAME = "0000000000000000"
 
@@ -159,10 +159,10 @@ def test_float32_is_given_in_few_digits_and_comes_back_exactly(numbers):
     few = np.asarray(numbers, np.float32)
     many = np.tile(few, 64)  # whose digits are found in another way
     for column in (few, many):
-        (found,) = plain_columns([column])
+        (found,) = columns_to_python([column])
         assert np.array_equal(np.asarray(found, np.float32), column, equal_nan=True)
         assert list(map(repr, found)) == [repr(float(str(number))) for number in column]
-    assert repr(plain(np.float32(0.1))) == "0.1"
+    assert repr(to_python(np.float32(0.1))) == "0.1"
 
 
 def test_all_kinds_of_float32_are_given_in_the_fewest_digits():
@@ -171,7 +171,7 @@ def test_all_kinds_of_float32_are_given_in_the_fewest_digits():
     edges = np.nextafter(powers, np.float32(0))
     decimals = (np.arange(-5000, 5000) / np.float64(1000)).astype(np.float32)
     columns = [bits, powers, edges, decimals, np.arange(8), np.float32([[0.1, 0.2]])]
-    found = plain_columns(columns)
+    found = columns_to_python(columns)
     for column, numbers in zip(columns[:4], found, strict=False):
         assert list(map(repr, numbers)) == [repr(float(text)) for text in column.astype(str)]
     assert found[4:] == [list(range(8)), [[0.1, 0.2]]]
@@ -191,8 +191,8 @@ def test_all_kinds_of_float32_are_given_in_the_fewest_digits():
     ],
 )
 def test_plain_values(value, expected):
-    assert plain(value) == expected
-    assert type(plain(value)) is type(expected)
+    assert to_python(value) == expected
+    assert type(to_python(value)) is type(expected)
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # both look rules up here
 Array = Any
 
 
-class Run(Protocol):
+class Rebuild(Protocol):
     """Evaluates an equation, rebuilt around a function that evaluates what is inside it."""
 
     def __call__(self, collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]: ...
@@ -46,7 +46,7 @@ class Transparent:
 
     folds = False
 
-    def __init__(self, find: Callable[[Any], Any], run: Run) -> None:
+    def __init__(self, find: Callable[[Any], Any], run: Rebuild) -> None:
         self.find = find
         self.run = run
 
@@ -60,7 +60,7 @@ class Transparent:
 class Folding:
     folds = True
 
-    def __init__(self, usages: Callable[[Any, Survey], Usages], run: Run) -> None:
+    def __init__(self, usages: Callable[[Any, Survey], Usages], run: Rebuild) -> None:
         self.usages = usages
         self.run = run
 

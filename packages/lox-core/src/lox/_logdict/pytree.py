@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _new, _update = dict.__new__, dict.update
 
 
-class _Layout(tuple[Any, ...]):
+class _Structure(tuple[Any, ...]):
     """The aux data: keys, {axis: {key: which step array}}, counts or which of the arrays they are, stacked keys, bounds.
 
     A tuple, so that JAX compares and hashes it fast; what every call of a compiled program needs to make its logs is
@@ -52,7 +52,7 @@ class _Layout(tuple[Any, ...]):
         return logs
 
 
-def _flatten(logs: logdict) -> tuple[list[Any], _Layout]:
+def _flatten(logs: logdict) -> tuple[list[Any], _Structure]:
     step_arrays, count_arrays = _Distinct(), _Distinct()
     steps = tuple(
         (axis, tuple((key, step_arrays.place(array)) for key, array in by_key.items()))
@@ -63,8 +63,8 @@ def _flatten(logs: logdict) -> tuple[list[Any], _Layout]:
         for count in (logs._counts[key] for key in logs)
     )
     bounds = tuple(logs._bounds.items())
-    layout = _Layout((tuple(logs), steps, counts, logs._stacked, bounds, len(step_arrays.items)))
-    return [*logs.values(), *step_arrays.items, *count_arrays.items], layout
+    structure = _Structure((tuple(logs), steps, counts, logs._stacked, bounds, len(step_arrays.items)))
+    return [*logs.values(), *step_arrays.items, *count_arrays.items], structure
 
 
 class _Distinct:
@@ -81,14 +81,14 @@ class _Distinct:
         return place
 
 
-def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], _Layout]:
-    children, layout = _flatten(logs)
+def _flatten_with_keys(logs: logdict) -> tuple[list[tuple[Any, Any]], _Structure]:
+    children, structure = _flatten(logs)
     names: list[Any] = [jax.tree_util.DictKey(key) for key in logs]
-    names += [jax.tree_util.GetAttrKey(f"steps[{i}]") for i in range(layout.num_steps)]
+    names += [jax.tree_util.GetAttrKey(f"steps[{i}]") for i in range(structure.num_steps)]
     names += [jax.tree_util.GetAttrKey(f"counts[{i}]") for i in range(len(children) - len(names))]
-    return list(zip(names, children, strict=True)), layout
+    return list(zip(names, children, strict=True)), structure
 
 
 def register(kind: type[logdict]) -> None:
-    _Layout.kind = kind
-    jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, _Layout.fill, _flatten)
+    _Structure.kind = kind
+    jax.tree_util.register_pytree_with_keys(kind, _flatten_with_keys, _Structure.fill, _flatten)

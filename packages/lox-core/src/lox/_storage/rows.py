@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from lox._storage.words import Column, Layout
+from lox._storage.words import Layout, PackedLeaf
 
 Array = Any
 
@@ -87,8 +87,8 @@ class Rows(dict[str, tuple[Chunk, ...]]):
         def in_order(array: Array) -> Array:
             if not reverse:
                 return array
-            if isinstance(array, Column):
-                return Column(in_order(array.words), array.layout, array.place)
+            if isinstance(array, PackedLeaf):
+                return PackedLeaf(in_order(array.words), array.layout, array.place)
             if id(array) not in turned:
                 turned[id(array)] = lax.rev(array, (0,))
             return turned[id(array)]
@@ -103,9 +103,9 @@ class Rows(dict[str, tuple[Chunk, ...]]):
         )
 
 
-def _carrier(array: Array | Column) -> Array:
+def _carrier(array: Array | PackedLeaf) -> Array:
     """The array that a value is, or lies in."""
-    return array.words if isinstance(array, Column) else array
+    return array.words if isinstance(array, PackedLeaf) else array
 
 
 class SharedJoin:
@@ -121,7 +121,7 @@ class SharedJoin:
         arrays = [self._join(column, lengths) for column in columns]
         return chunks[0].replace(arrays, (sum(chunk.rows for chunk in chunks),))
 
-    def _join(self, column: tuple[Array | Column, ...], lengths: tuple[tuple[int, ...], ...]) -> Array:
+    def _join(self, column: tuple[Array | PackedLeaf, ...], lengths: tuple[tuple[int, ...], ...]) -> Array:
         # Not the arrays alone: one can be both a record and a stack of them.
         label = (tuple(map(_identity, column)), lengths)
         if label not in self._joined:
@@ -130,8 +130,8 @@ class SharedJoin:
             self._joined[label] = parts[0] if len(parts) == 1 else concatenate(parts, 0)
         return self._joined[label]
 
-    def _with_record_axis(self, array: Array | Column, lengths: tuple[int, ...]) -> Array:
-        if isinstance(array, Column):
+    def _with_record_axis(self, array: Array | PackedLeaf, lengths: tuple[int, ...]) -> Array:
+        if isinstance(array, PackedLeaf):
             label = (id(array.words), array.layout, lengths)
             if label not in self._unpacked:
                 self._unpacked[label] = array.layout.unpack_words(self._with_record_axis(array.words, lengths))
@@ -142,8 +142,8 @@ class SharedJoin:
         return array.reshape(shape) if isinstance(array, np.ndarray) else lax.reshape(array, shape)
 
 
-def _identity(array: Array | Column) -> Any:
-    return (id(array.words), array.layout, array.place) if isinstance(array, Column) else id(array)
+def _identity(array: Array | PackedLeaf) -> Any:
+    return (id(array.words), array.layout, array.place) if isinstance(array, PackedLeaf) else id(array)
 
 
 # --- Rows as a pytree ------------------------------------------------------------------------------------------------
@@ -156,12 +156,12 @@ def _flatten(rows: Rows) -> tuple[list[Array], Any]:
     numbers: dict[int, int] = {}
     distinct: list[Array] = []
 
-    def where(array: Array | Column) -> Where:
+    def where(array: Array | PackedLeaf) -> Where:
         carrier = _carrier(array)
         if id(carrier) not in numbers:
             numbers[id(carrier)] = len(distinct)
             distinct.append(carrier)
-        return numbers[id(carrier)], (array.layout, array.place) if isinstance(array, Column) else None
+        return numbers[id(carrier)], (array.layout, array.place) if isinstance(array, PackedLeaf) else None
 
     structure = tuple(
         (
@@ -185,9 +185,9 @@ def _flatten(rows: Rows) -> tuple[list[Array], Any]:
 def _unflatten(structure: Any, arrays: Any) -> Rows:
     arrays = list(arrays)
 
-    def at(where: Where) -> Array | Column:
+    def at(where: Where) -> Array | PackedLeaf:
         number, place = where
-        return arrays[number] if place is None else Column(arrays[number], *place)
+        return arrays[number] if place is None else PackedLeaf(arrays[number], *place)
 
     rows = Rows()
     for key, described in structure:

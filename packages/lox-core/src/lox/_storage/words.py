@@ -36,7 +36,7 @@ def key_impl(leaf: Any) -> str | None:
     return compat.key_impl_name(leaf.dtype) if is_key(leaf.dtype) else None
 
 
-def key_words(words: np.ndarray, impl: str) -> np.ndarray:
+def label_key_words(words: np.ndarray, impl: str) -> np.ndarray:
     """The words of PRNG keys on the host, marked on their dtype, where code that does not care never looks."""
     return words.view(np.dtype(words.dtype, metadata={KEY_IMPL: impl}))
 
@@ -124,17 +124,19 @@ class Layout:
             for i, place in self._places.items()
         }
 
-    def columns(self, arrays: Sequence[Any]) -> list[Any]:
+    def packed_leaves(self, arrays: Sequence[Any]) -> list[Any]:
         """What ``unpack`` returns, but packed leaves stay where they are until somebody wants them."""
         words = arrays[0] if any(self.packed) else None
         large = iter(arrays[1:] if any(self.packed) else arrays)
-        return [Column(words, self, i) if packed else next(large) for i, packed in enumerate(self.packed)]
+        return [PackedLeaf(words, self, i) if packed else next(large) for i, packed in enumerate(self.packed)]
 
     def unpack_numpy(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """What ``unpack`` returns. This is done for each host call."""
         leaves = self._beside(arrays, self._unpack_words_numpy)
         if any(self.impls):
-            return [key_words(leaf, impl) if impl else leaf for leaf, impl in zip(leaves, self.impls, strict=True)]
+            return [
+                label_key_words(leaf, impl) if impl else leaf for leaf, impl in zip(leaves, self.impls, strict=True)
+            ]
         return leaves
 
     def _unpack_words_numpy(self, words: np.ndarray) -> dict[int, np.ndarray]:
@@ -163,7 +165,7 @@ class Layout:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Column:
+class PackedLeaf:
     """A leaf that still lies in a word vector: leaf ``place`` of ``layout``."""
 
     words: Any

@@ -12,7 +12,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 from lox.loggers.kinds import Column
 from lox.tensorboard._events import record, scalar_records
-from lox.tensorboard._rows import EVERY, Numbers, Rows, Track
+from lox.tensorboard._rows import EVERY, EventRows, Numbers, Track
 from lox.tensorboard._values import ValueEncoder, as_float32
 
 
@@ -24,7 +24,7 @@ class _Pattern(NamedTuple):
     """Each with the numbers of the records that stand in these rows."""
 
 
-def encode(rows: Rows, wall_times: npt.NDArray[np.float64], values: ValueEncoder) -> bytes:
+def encode(rows: EventRows, wall_times: npt.NDArray[np.float64], values: ValueEncoder) -> bytes:
     """The records of all rows, in their order."""
     patterns = list(_patterns(rows))
     if len(patterns) == 1 and _is_scalar(patterns[0]):
@@ -40,7 +40,7 @@ def encode(rows: Rows, wall_times: npt.NDArray[np.float64], values: ValueEncoder
     return b"".join(pieces[row] for row in sorted(pieces))
 
 
-def _patterns(rows: Rows) -> Iterator[_Pattern]:
+def _patterns(rows: EventRows) -> Iterator[_Pattern]:
     if all(track.rows is EVERY for track in rows.tracks):
         yield _Pattern(EVERY, [(column, EVERY) for track in rows.tracks for column in track.columns])
         return
@@ -76,7 +76,7 @@ def _scalar_block(
 
 
 def _mixed_records(
-    pattern: _Pattern, rows: Rows, wall_times: npt.NDArray[np.float64], values: ValueEncoder
+    pattern: _Pattern, rows: EventRows, wall_times: npt.NDArray[np.float64], values: ValueEncoder
 ) -> Iterator[bytes]:
     cells = [(column, _numbers(records, rows)) for column, records in pattern.columns]
     for place, row in enumerate(_numbers(pattern.rows, rows)):
@@ -84,5 +84,5 @@ def _mixed_records(
         yield record(Event(wall_time=float(wall_times[row]), step=int(rows.steps[row]), summary=summary))
 
 
-def _numbers(chosen: Numbers, rows: Rows) -> list[int]:
+def _numbers(chosen: Numbers, rows: EventRows) -> list[int]:
     return list(range(len(rows.steps))) if isinstance(chosen, slice) else chosen.tolist()

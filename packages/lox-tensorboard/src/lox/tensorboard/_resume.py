@@ -11,7 +11,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 from lox.tensorboard._files import Shown, event_files, purge
-from lox.tensorboard._rows import Rows, Track
+from lox.tensorboard._rows import EventRows, Track
 
 
 class Past:
@@ -37,7 +37,7 @@ class Past:
         """How many records a key without steps has, judged by its tags."""
         return max((int(self._steps[tag].max()) + 1 for tag in tags if len(self._steps.get(tag, ()))), default=0)
 
-    def continue_with(self, batch: list[Rows], wall_time: float) -> tuple[list[Event], list[Rows]]:
+    def continue_with(self, batch: list[EventRows], wall_time: float) -> tuple[list[Event], list[EventRows]]:
         """What has to be written before these rows, and those of them that are not there already."""
         events: list[Event] = []
         aside = {tag for rows in batch if not rows.main for tag in _tags(rows)}
@@ -64,7 +64,7 @@ class Past:
         # Our own file too: such keys may have been written since the run was opened again.
         return [*purge(start, wall_time), *_values_from(start, self._aside, event_files(self._folder))]
 
-    def _unwritten(self, rows: Rows) -> Rows:
+    def _unwritten(self, rows: EventRows) -> EventRows:
         """Without the values that are there already: all of the earlier ones, or those before the purge."""
         tracks = [part for track in rows.tracks for part in self._unwritten_parts(track, rows.steps)]
         return rows._replace(tracks=tracks)
@@ -101,5 +101,5 @@ def _values_from(start: int, tags: Collection[str], paths: Iterable[Path]) -> li
     return [event for tag in sorted(tags) for _, event in there.get(tag, ()) if event is not None]
 
 
-def _tags(rows: Rows) -> Iterator[str]:
+def _tags(rows: EventRows) -> Iterator[str]:
     return (column.name for track in rows.tracks for column in track.columns)

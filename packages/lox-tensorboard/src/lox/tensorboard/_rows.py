@@ -34,7 +34,7 @@ class Track(NamedTuple):
     columns: list[Column]
 
 
-class Rows(NamedTuple):
+class EventRows(NamedTuple):
     """Rows with the same step axes, and the columns that fill them."""
 
     steps: Ints
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
 
 def merge(
     logs: lox.logdict, columns: Sequence[Column], step_axes: Sequence[str], counted: Mapping[str, int]
-) -> list[Rows]:
+) -> list[EventRows]:
     """The rows of one `write`.
 
     step_axes: the first of them that a key has is TensorBoard's step, or the only axis that it has. A key without any
@@ -68,7 +68,7 @@ def merge(
     ]
 
 
-class _Layout(NamedTuple):
+class _StepIdentity(NamedTuple):
     """What tells, without a look at any array, that keys have values in the same rows."""
 
     steps: tuple[tuple[str, int], ...]
@@ -80,19 +80,23 @@ class _Layout(NamedTuple):
         return np.arange(self.start, self.start + self.records, dtype=np.int64)[:, None]
 
 
-def _alike(logs: lox.logdict, columns: Sequence[Column], counted: Mapping[str, int]) -> dict[_Layout, list[Column]]:
-    layouts: dict[str, _Layout] = {}
-    alike: dict[_Layout, list[Column]] = {}
+def _alike(
+    logs: lox.logdict, columns: Sequence[Column], counted: Mapping[str, int]
+) -> dict[_StepIdentity, list[Column]]:
+    identities: dict[str, _StepIdentity] = {}
+    alike: dict[_StepIdentity, list[Column]] = {}
     for column in columns:
         key = column.key
-        if key not in layouts:
+        if key not in identities:
             steps = tuple((axis, id(by_key[key])) for axis, by_key in logs.steps.items() if key in by_key)
-            layouts[key] = _Layout(steps, counted.get(key, 0), len(column.values))
-        alike.setdefault(layouts[key], []).append(column)
+            identities[key] = _StepIdentity(steps, counted.get(key, 0), len(column.values))
+        alike.setdefault(identities[key], []).append(column)
     return alike
 
 
-def _merge_tracks(other_axes: list[str], given: list[tuple[Ints, list[Column]]], counted: bool, main: bool) -> Rows:
+def _merge_tracks(
+    other_axes: list[str], given: list[tuple[Ints, list[Column]]], counted: bool, main: bool
+) -> EventRows:
     """given: columns with their labels: a row of integers for each record, the first of them TensorBoard's step."""
     different: list[tuple[Ints, list[Column]]] = []
     for labels, columns in given:
@@ -107,7 +111,7 @@ def _merge_tracks(other_axes: list[str], given: list[tuple[Ints, list[Column]]],
         shown = [column for _, columns in different for column in columns]
         kept = [_axis_column(axis, number, merged, shown) for number, axis in enumerate(other_axes, 1)]
         tracks.append(Track(EVERY, kept))
-    return Rows(merged[:, 0], tracks, counted, main)
+    return EventRows(merged[:, 0], tracks, counted, main)
 
 
 def _merge_labels(labels: list[Ints]) -> tuple[Ints, Sequence[Numbers]]:

@@ -9,8 +9,8 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 import lox
-from lox.loggers._delivery.records import as_table, lane_of
 from lox.loggers._delivery.run import LaneWriter
+from lox.loggers._delivery.tables import as_table, lane_of
 from lox.loggers.kinds import Column, Kinds
 from lox.tensorboard._batch import encode
 from lox.tensorboard._clock import Clock

@@ -15,7 +15,7 @@ Axes = tuple[str, ...]
 Steps = tuple[Any, ...]
 
 
-class Rows:
+class PendingRows:
     """The rows along some step axes that wait for more of their keys."""
 
     def __init__(self, axes: Axes) -> None:

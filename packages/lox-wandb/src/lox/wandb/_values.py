@@ -94,12 +94,12 @@ def _tables_of_matrix(name: str, value: np.ndarray) -> Values:
     return [make(wandb.Table, name, columns=columns, data=table.tolist()) for table in tables]
 
 
-def plain(value: Any) -> Any:
+def config_value(value: Any) -> Any:
     """A value of a config as wandb stores it: arrays as numbers or lists of them."""
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: config_value(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return plain(value[()]) if value.ndim == 0 else [plain(item) for item in value]
+        return config_value(value[()]) if value.ndim == 0 else [config_value(item) for item in value]
     if isinstance(value, np.generic) and not isinstance(value, np.str_):
         if value.dtype.kind in "fV" and value.dtype.itemsize < 8:  # "V": bfloat16 and its like
             return float(str(value))  # a learning rate of 0.1 is to be found under 0.1, not 0.10000000149011612

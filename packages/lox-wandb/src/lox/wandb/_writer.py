@@ -20,9 +20,9 @@ from lox.loggers.kinds import Kinds
 from lox.wandb._disk import OnDisk
 from lox.wandb._earlier import Earlier
 from lox.wandb._errors import BACKEND, WandbError, WandbFinishedError, WandbKeyError
-from lox.wandb._rows import Axes, Rows, axes_of, check_names, steps_of
+from lox.wandb._rows import Axes, PendingRows, axes_of, check_names, steps_of
 from lox.wandb._summary import Summary
-from lox.wandb._values import ValueEncoder, numbers, plain
+from lox.wandb._values import ValueEncoder, config_value, numbers
 
 # More rows than this do not wait for other keys.
 _MAX_WAITING = 8192
@@ -53,7 +53,7 @@ class RunWriter:
         self._summary = summary
         self._encode = encoder
         self._earlier = earlier
-        self._waiting: dict[Axes, Rows] = {}
+        self._waiting: dict[Axes, PendingRows] = {}
         self._flat: dict[Any, dict[Axes, list[str]]] = {}  # layouts of logs that hold nothing but numbers
         self._defined: set[str] = set()
         self._on_disk = OnDisk(run)
@@ -99,7 +99,7 @@ class RunWriter:
         groups: dict[Axes, Metrics] = {}
         for column in columns:
             if column.kind == "hparams":  # no history: they go to the run's config, where the last one stays
-                self.configure({column.name: plain(column.values[-1])})
+                self.configure({column.name: config_value(column.values[-1])})
                 continue
             axes = axes_of(logs, column.key)
             group = groups.setdefault(axes, Metrics([], [], []))
@@ -118,7 +118,7 @@ class RunWriter:
         """Adds metrics of the same axes to the rows of their steps."""
         rows = self._waiting.get(axes)
         if rows is None:
-            rows = self._waiting[axes] = Rows(axes)
+            rows = self._waiting[axes] = PendingRows(axes)
         if rows.has_any(group.names):
             self._emit(rows)
         for part in _by_steps(logs, axes, group):
@@ -145,7 +145,7 @@ class RunWriter:
                 summary=summary,
             )
 
-    def _emit(self, rows: Rows) -> None:
+    def _emit(self, rows: PendingRows) -> None:
         for row in rows.take():
             self._call(self.run.log, row)
             self._on_disk.expected += 1

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 
 from lox._interpret.collect import Collector, Context, Frame
-from lox._interpret.table import Run
+from lox._interpret.table import Rebuild
 from lox._jax import compat
 
 Array = Any
 
 
-def run_inline(find: Callable[[Any], Any]) -> Run:
+def run_inline(find: Callable[[Any], Any]) -> Rebuild:
     return lambda collector, frame, eqn, invals: collector.run(find(eqn), invals, frame)
 
 

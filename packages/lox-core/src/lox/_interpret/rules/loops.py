@@ -53,7 +53,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     )
     frame.state.update(state)
     tree, layout = structure
-    frame.rows.extend(tree.unflatten(layout.columns(packed)).of_iterations(length, reverse))
+    frame.rows.extend(tree.unflatten(layout.packed_leaves(packed)).of_iterations(length, reverse))
     return [*carried, *ys]
 
 

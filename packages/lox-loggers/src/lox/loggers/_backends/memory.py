@@ -6,8 +6,8 @@ from typing import Any
 
 import lox
 from lox.loggers._delivery.logger import Logger
-from lox.loggers._delivery.records import as_table, join_tables, lane_of
 from lox.loggers._delivery.run import LaneWriter, Run
+from lox.loggers._delivery.tables import as_table, join_tables, lane_of
 
 
 class MemoryLogger(Logger):

@@ -36,12 +36,12 @@ def _rows(paths: Sequence[str], keys: Sequence[str]) -> Iterator[Row]:
     run = labels.of("step", "run")
     for name, logs in load_runs(paths, keys).items():
         # Memory-mapped and key arrays alike become plain numpy here.
-        plain = jax.tree_util.tree_map(_plain, logs)
-        for row in labels.rows(plain):
+        read = jax.tree_util.tree_map(_to_numpy, logs)
+        for row in labels.rows(read):
             yield {run: name, **row}
 
 
-def _plain(leaf: Any) -> np.ndarray:
+def _to_numpy(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(leaf))
     return np.asarray(leaf)

@@ -11,8 +11,8 @@ import numpy as np
 from lox.loggers._errors import LoggerOptionError
 
 
-class Config:
-    """A config without its arrays, which travel to the host by themselves."""
+class ConfigTemplate:
+    """A config with gaps where its arrays were: they travel to the host and are filled in for each lane."""
 
     def __init__(self, owner: str, config: Mapping[str, Any] | None) -> None:
         if config is not None and not isinstance(config, Mapping):
@@ -29,7 +29,7 @@ class Config:
         self.arrays = {place: leaf for place, leaf in places.items() if isinstance(leaf, jax.Array)}
         self._constants = {place: _own(leaf) for place, leaf in places.items() if place not in self.arrays}
 
-    def of(self, arrays: Mapping[int, np.ndarray], lane: tuple[int, ...]) -> dict[str, Any]:
+    def fill(self, arrays: Mapping[int, np.ndarray], lane: tuple[int, ...]) -> dict[str, Any]:
         """The config of one lane, with the arrays as they reached the host."""
         leaves = self._constants | {place: np.asarray(array[lane]) for place, array in arrays.items()}
         config: dict[str, Any] = self._tree.unflatten([leaves[place] for place in range(len(leaves))])

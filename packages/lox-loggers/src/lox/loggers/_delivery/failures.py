@@ -67,7 +67,8 @@ class Failures:
                 more = "1 more failure" if self._more == 1 else f"{self._more} more failures"
                 with contextlib.suppress(Exception):
                     error.add_note(
-                        f"and {more}" + (f": {records(self._lost_since)} lost in all" if self._lost_since else "")
+                        f"and {more}"
+                        + (f": {records_phrase(self._lost_since)} lost in all" if self._lost_since else "")
                     )
             self._more = self._lost_since = 0
         return error
@@ -77,7 +78,7 @@ class Failures:
             lost, self.lost = self.lost, 0
         if lost and self._warn:
             verb = "was" if lost == 1 else "were"
-            warnings.warn(f"{self._owner}: {records(lost)} {verb} lost", LoggerWarning, stacklevel=4)
+            warnings.warn(f"{self._owner}: {records_phrase(lost)} {verb} lost", LoggerWarning, stacklevel=4)
 
     def _keep(self, error: BaseException, where: str, lost: int) -> None:
         self._lost_since += lost
@@ -85,7 +86,7 @@ class Failures:
             self._more += 1
             return
         with contextlib.suppress(Exception):  # the error is somebody else's, and so are its methods
-            error.add_note(f"in {self._owner}, {where}" + (f", {records(lost)} lost" if lost else ""))
+            error.add_note(f"in {self._owner}, {where}" + (f", {records_phrase(lost)} lost" if lost else ""))
         self._pending = error
         if self._awaited:
             return  # who waits for it gets it right away
@@ -113,5 +114,5 @@ def describe(error: BaseException) -> str:
         return type(error).__name__
 
 
-def records(number: int) -> str:
+def records_phrase(number: int) -> str:
     return "1 record" if number == 1 else f"{number} records"

@@ -25,9 +25,8 @@ import numpy as np
 import lox
 from lox._host.delivery import Delivery, Receiver, call, send
 from lox._jax import compat
-from lox.loggers._delivery.config import Config
+from lox.loggers._delivery.config import ConfigTemplate
 from lox.loggers._delivery.opening import open_run
-from lox.loggers._delivery.records import check_record, host_record, one_record, to_host, with_all_parts
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import (
     IfExists,
@@ -38,10 +37,11 @@ from lox.loggers._delivery.run import (
     Writer,
     check_choice,
     check_state,
-    key_words,
     run_name,
+    words_of_key,
 )
 from lox.loggers._delivery.sink import Sink
+from lox.loggers._delivery.tables import check_record, host_record, one_record, to_host, with_all_parts
 from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
@@ -172,11 +172,11 @@ class Logger(abc.ABC):
         Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own.
         """
         self.__ready()
-        words, impl = key_words(key)
-        told = Config(type(self).__name__, config)
+        words, impl = words_of_key(key)
+        template = ConfigTemplate(type(self).__name__, config)
         # The process is asked for here, not in the host call, which must not call JAX.
-        host = functools.partial(self._open_lanes, impl, jax.process_index(), told)
-        opened = call(host, (words, told.arrays), jax.ShapeDtypeStruct((), np.int32))
+        host = functools.partial(self._open_lanes, impl, jax.process_index(), template)
+        opened = call(host, (words, template.arrays), jax.ShapeDtypeStruct((), np.int32))
         self.__raise_pending()
         return LoggerState(run=opened)
 
@@ -285,12 +285,12 @@ class Logger(abc.ABC):
             self.__sink.failures.keep(error, "delivering")
 
     def _open_lanes(
-        self, impl: str | None, process_index: int, config: Config, lanes: tuple[int, ...], operands: Any
+        self, impl: str | None, process_index: int, config: ConfigTemplate, lanes: tuple[int, ...], operands: Any
     ) -> np.ndarray:
         words, arrays = operands
         ids = np.empty(lanes, np.int32)
         for lane in np.ndindex(lanes):
-            ids[lane] = self._open_one(impl, process_index, tuple(words[lane].tolist()), config.of(arrays, lane))
+            ids[lane] = self._open_one(impl, process_index, tuple(words[lane].tolist()), config.fill(arrays, lane))
         return ids
 
     def _send(self, state: LoggerState, logs: lox.logdict) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 import lox
 from lox._host.delivery import Delivery
-from lox.loggers._delivery.records import nbytes
+from lox.loggers._delivery.tables import nbytes
 
 # Large records gain nothing from being copied together.
 _MAX_BYTES = 4 * 1024 * 1024

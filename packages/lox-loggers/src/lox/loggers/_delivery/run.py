@@ -82,7 +82,7 @@ def check_choice(owner: object, option: str, value: object, allowed: tuple[str, 
         raise LoggerOptionError(f"{type(owner).__name__}: {option}={value!r}; it must be one of {choices}")
 
 
-def key_words(key: Any) -> tuple[jax.Array, str | None]:
+def words_of_key(key: Any) -> tuple[jax.Array, str | None]:
     """The 32-bit words of a PRNG key, and the kind of key where it is not the usual one."""
     dtype = getattr(key, "dtype", None)
     if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):

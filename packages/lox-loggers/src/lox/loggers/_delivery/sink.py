@@ -24,9 +24,9 @@ import lox
 from lox._host.delivery import Delivery
 from lox.loggers._delivery.failures import Failures, describe
 from lox.loggers._delivery.merge import Joined, joined
-from lox.loggers._delivery.records import as_table, lane_of, nbytes
 from lox.loggers._delivery.resume import WrittenSteps
 from lox.loggers._delivery.run import LaneWriter, Run, Writer
+from lox.loggers._delivery.tables import as_table, lane_of, nbytes
 from lox.loggers._delivery.worker import Worker
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
 

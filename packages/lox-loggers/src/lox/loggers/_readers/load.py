@@ -13,8 +13,8 @@ import numpy as np
 import lox
 from lox.loggers import _tree
 from lox.loggers._backends.save import dtypes
-from lox.loggers._backends.save.manifest import FILE, ColumnInfo, Manifest
-from lox.loggers._backends.save.stored import load_block, row_count
+from lox.loggers._backends.save.key_files import load_block, row_count
+from lox.loggers._backends.save.manifest import FILE, FileInfo, Manifest
 from lox.loggers._errors import RunFormatError
 
 
@@ -84,7 +84,7 @@ def _load_run(folder: Path, manifest: Manifest) -> lox.logdict:
     return lox.logdict(data, steps=steps, stacked=list(data))
 
 
-def _restore(folder: Path, column: ColumnInfo, rows: np.ndarray) -> Any:
+def _restore(folder: Path, column: FileInfo, rows: np.ndarray) -> Any:
     try:
         return dtypes.restore(rows, column.dtype)
     except (TypeError, ValueError) as error:  # of JAX, which knows no such keys

@@ -7,10 +7,10 @@ from typing import IO, Any
 
 import lox
 from lox.loggers._backends.display.board import Board, RunBoard
+from lox.loggers._backends.display.live_table import MAX_ROWS, LiveTable
 from lox.loggers._backends.display.numbers import short, whole
 from lox.loggers._backends.display.screen import Part
-from lox.loggers._backends.display.tables import MAX_ROWS, LiveTable
-from lox.loggers._delivery.failures import records
+from lox.loggers._delivery.failures import records_phrase
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import Run
 from lox.loggers._errors import LoggerOptionError
@@ -127,7 +127,7 @@ class _Table:
 def _run_line(run: RunBoard) -> str:
     steps = [f"{axis}={whole(step)}" for axis, step in run.steps.items()]
     values = [f"{key}={short(value)}" for key, value in run.latest.items()]
-    return "  ".join([run.name, *steps, *values, f"({records(run.records)}, {short(run.rate())}/s)"])
+    return "  ".join([run.name, *steps, *values, f"({records_phrase(run.records)}, {short(run.rate())}/s)"])
 
 
 def _summary_line(board: Board) -> str:
@@ -140,4 +140,4 @@ def _summary_line(board: Board) -> str:
         parts.append(
             f"{key}={short(float(values.mean()))} [{short(float(values.min()))}, {short(float(values.max()))}]"
         )
-    return "  ".join([*parts, f"({records(board.records())}, {short(board.rate())}/s)"])
+    return "  ".join([*parts, f"({records_phrase(board.records())}, {short(board.rate())}/s)"])

@@ -13,12 +13,12 @@ import numpy as np
 import lox
 from lox.loggers import _tree
 from lox.loggers._backends.save import dtypes
+from lox.loggers._backends.save.key_files import Block, KeyFiles, load_block, row_count
 from lox.loggers._backends.save.manifest import FILE, Manifest, has_begun
-from lox.loggers._backends.save.stored import Block, StoredKey, load_block, row_count
 from lox.loggers._delivery.logger import Logger
-from lox.loggers._delivery.records import nbytes
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import Run
+from lox.loggers._delivery.tables import nbytes
 from lox.loggers._errors import RecordError, RunExistsError, RunFormatError
 
 # Rows are gathered before they go to disk: so many bytes, or so many writes. `flush` does not wait for it.
@@ -78,7 +78,7 @@ class SaveWriter:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self._folder = folder
         self._manifest = manifest
-        self._keys = {key: StoredKey.open(folder, key, info) for key, info in manifest.logs.items()}
+        self._keys = {key: KeyFiles.open(folder, key, info) for key, info in manifest.logs.items()}
         self._gathered: list[lox.logdict] = []
         self._bytes = 0
 
@@ -96,8 +96,8 @@ class SaveWriter:
         for logs in gathered[:1] if alike else gathered:
             for key in logs:
                 by_key.setdefault(key, []).append(logs)
-        failures = _Failures()
-        ready: list[tuple[StoredKey, Block]] = []
+        failures = _FirstFailure()
+        ready: list[tuple[KeyFiles, Block]] = []
         joined: dict[Any, np.ndarray] = {}
         for key, parts in by_key.items():
             ready += self._prepare(key, gathered if alike else parts, alike, joined, failures)
@@ -112,8 +112,8 @@ class SaveWriter:
     close = flush
 
     def _prepare(
-        self, key: str, parts: list[lox.logdict], alike: bool, joined: dict[Any, np.ndarray], failures: _Failures
-    ) -> list[tuple[StoredKey, Block]]:
+        self, key: str, parts: list[lox.logdict], alike: bool, joined: dict[Any, np.ndarray], failures: _FirstFailure
+    ) -> list[tuple[KeyFiles, Block]]:
         """The rows of a key in one block, or table by table where they do not fit together."""
         try:
             block = _block(key, parts, alike, joined)
@@ -126,9 +126,9 @@ class SaveWriter:
                     ready.append((self._fit(key, block), block))
             return ready
 
-    def _fit(self, key: str, block: Block) -> StoredKey:
+    def _fit(self, key: str, block: Block) -> KeyFiles:
         if key not in self._keys:
-            self._keys[key] = StoredKey.create(self._folder, key, block)
+            self._keys[key] = KeyFiles.create(self._folder, key, block)
         self._keys[key].fit(block)
         return self._keys[key]
 
@@ -139,7 +139,7 @@ class SaveWriter:
             stored.changed = False
 
 
-class _Failures:
+class _FirstFailure:
     """Goes on with the other keys when one fails, and raises the first failure at the end."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _Failures:
         self._lost = 0
         self._rows = 0
 
-    def of(self, rows: int) -> _Failures:
+    def of(self, rows: int) -> _FirstFailure:
         self._rows = rows
         return self
 

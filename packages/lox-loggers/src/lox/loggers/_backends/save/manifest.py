@@ -43,7 +43,7 @@ _DAMAGE = (ArithmeticError, LookupError, RecursionError, SyntaxError, TypeError,
 
 
 @dataclasses.dataclass
-class ColumnInfo:
+class FileInfo:
     """One `.npy` file: a leaf of a key's values (`path` leads to it), or its steps along an axis."""
 
     file: str
@@ -54,10 +54,10 @@ class ColumnInfo:
 
 @dataclasses.dataclass
 class KeyInfo:
-    values: list[ColumnInfo]
-    steps: dict[str, ColumnInfo]
+    values: list[FileInfo]
+    steps: dict[str, FileInfo]
 
-    def columns(self) -> list[ColumnInfo]:
+    def columns(self) -> list[FileInfo]:
         return [*self.values, *self.steps.values()]
 
 
@@ -154,7 +154,7 @@ def _key_info(data: Mapping[str, Any]) -> KeyInfo:
     return KeyInfo(values, {axis: _column(column) for axis, column in fields["steps"].items()})
 
 
-def _column(data: Mapping[str, Any]) -> ColumnInfo:
+def _column(data: Mapping[str, Any]) -> FileInfo:
     fields = _fields(data, _COLUMN)
     file, dtype, shape = fields["file"], fields["dtype"], tuple(fields["shape"])
     if Path(file).name != file or "\\" in file or not file.endswith(".npy"):
@@ -162,7 +162,7 @@ def _column(data: Mapping[str, Any]) -> ColumnInfo:
     if dtypes.name_of(dtypes.dtype_of(dtype)) != dtype:
         raise ValueError(f"{reprlib.repr(dtype)} is no dtype that values are stored in")
     np.empty((0, *shape), dtypes.stored_dtype(dtype))  # raises if no rows can have that shape
-    return ColumnInfo(file, dtype, shape, tuple(map(_part, fields["path"])))
+    return FileInfo(file, dtype, shape, tuple(map(_part, fields["path"])))
 
 
 def _part(part: Any) -> tuple[str, str | int]:

@@ -16,7 +16,7 @@ import numpy as np
 
 import lox
 from lox.loggers import _tree
-from lox.loggers._backends.text.plain import plain, plain_columns
+from lox.loggers._backends.text.python_values import columns_to_python, to_python
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._errors import RecordError
 
@@ -49,7 +49,7 @@ class Labels:
         named = [(self.of("step", axis), steps) for axis, steps in aligned.items()]
         leaves = [(key, name, column) for key in logs for name, column in _named(key, logs[key])]
         labels = self._distinct([label for label, _ in named], [(key, name) for key, name, _ in leaves])
-        columns = plain_columns([steps for _, steps in named] + [column for _, _, column in leaves])
+        columns = columns_to_python([steps for _, steps in named] + [column for _, _, column in leaves])
         yield dict(zip(labels, columns, strict=True))
 
     def rows(self, logs: lox.logdict) -> Iterator[Row]:
@@ -62,7 +62,7 @@ class Labels:
         for steps, values in logs.rows():
             leaves = [(key, name, leaf) for key, value in values.items() for name, leaf in _named(key, value)]
             labels = self._distinct([self.of("step", axis) for axis in steps], [(key, name) for key, name, _ in leaves])
-            yield dict(zip(labels, map(plain, [*steps.values(), *(leaf for _, _, leaf in leaves)]), strict=True))
+            yield dict(zip(labels, map(to_python, [*steps.values(), *(leaf for _, _, leaf in leaves)]), strict=True))
 
     def _distinct(self, labels: list[str], leaves: Iterable[tuple[str, str]]) -> list[str]:
         """The labels of a row: those of its steps, and those of its values."""

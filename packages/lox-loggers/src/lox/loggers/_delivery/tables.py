@@ -1,4 +1,4 @@
-"""Records that come from Python rather than from a running program."""
+"""Logs as tables of numpy: the form in which they reach a writer, whether they come from Python or from a running program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import lox
-from lox._storage.words import key_words
+from lox._storage.words import label_key_words
 from lox.loggers._errors import LoggerStateError, RecordError
 
 
@@ -216,7 +216,7 @@ def _to_numpy(name: str, leaf: Any) -> np.ndarray:
             "jax.experimental.multihost_utils.process_allgather(value, tiled=True)"
         )
     if not plain and _is_key(leaf):
-        return key_words(np.array(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
+        return label_key_words(np.array(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
     array = np.array(leaf)
     if array.dtype.hasobject:
         raise LoggerStateError(f"{name!r} holds a {type(leaf).__name__}, which cannot be logged: {leaf!r}")

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from lox.loggers._backends.display.board import Board
 from lox.loggers._backends.display.numbers import short, sparkline, whole
-from lox.loggers._delivery.failures import records
+from lox.loggers._delivery.failures import records_phrase
 
 # Up to so many runs have a row each; with more, a row is a key, with its mean and range over the runs.
 MAX_ROWS = 12
 _MAX_KEY_COLUMNS = 3
 
 
-class _Layout(NamedTuple):
+class _Detail(NamedTuple):
     """How much of a table is shown."""
 
     line: int
@@ -31,11 +31,11 @@ class _Layout(NamedTuple):
 
 
 # From rich to sparse. Latest values, steps and rates are in all of them.
-_LAYOUTS = [_Layout(16, 1000), _Layout(8, 1000), _Layout(0, 1000), *(_Layout(0, name) for name in (32, 20, 14, 10, 7))]
+_DETAILS = [_Detail(16, 1000), _Detail(8, 1000), _Detail(0, 1000), *(_Detail(0, name) for name in (32, 20, 14, 10, 7))]
 
 
 class LiveTable:
-    """A table of the state of a board, in the first layout that fits the terminal, whatever its width is by then."""
+    """A table of the state of a board, with as much detail as fits the width that the terminal has when it is drawn."""
 
     def __init__(self, board: Board) -> None:
         self._build = _build(board)
@@ -44,19 +44,19 @@ class LiveTable:
         from rich.measure import Measurement
 
         unlimited = options.update(width=10_000)
-        for layout in _LAYOUTS:
-            table = self._build(layout)
+        for detail in _DETAILS:
+            table = self._build(detail)
             if Measurement.get(console, unlimited, table).maximum <= options.max_width:
                 break
         yield table
 
 
-def _build(board: Board) -> Callable[[_Layout], Any]:
+def _build(board: Board) -> Callable[[_Detail], Any]:
     if len(board.runs) == 1:
-        return lambda layout: _table_of_keys(board, layout)
+        return lambda detail: _table_of_keys(board, detail)
     if len(board.runs) <= MAX_ROWS and len(board.metrics()) <= _MAX_KEY_COLUMNS:
-        return lambda layout: _table_of_runs(board, layout)
-    return lambda layout: _table_over_runs(board, layout)
+        return lambda detail: _table_of_runs(board, detail)
+    return lambda detail: _table_over_runs(board, detail)
 
 
 def _caption(board: Board) -> str:
@@ -64,7 +64,7 @@ def _caption(board: Board) -> str:
     for axis in board.axes():
         low, high = board.step_range(axis)
         steps.append(f"{axis} {whole(low)}" if low == high else f"{axis} {whole(low)}..{whole(high)}")
-    return ", ".join([*steps, records(board.records()), f"{short(board.rate())}/s"])
+    return ", ".join([*steps, records_phrase(board.records()), f"{short(board.rate())}/s"])
 
 
 def _new_table(title: str, board: Board, columns: list[str]) -> Any:
@@ -76,22 +76,22 @@ def _new_table(title: str, board: Board, columns: list[str]) -> Any:
     return table
 
 
-def _table_of_keys(board: Board, layout: _Layout) -> Any:
+def _table_of_keys(board: Board, detail: _Detail) -> Any:
     (run,) = board.runs.values()
-    table = _new_table(run.name, board, ["key", "latest", *_line_column(layout)])
+    table = _new_table(run.name, board, ["key", "latest", *_line_column(detail)])
     for key, value in run.latest.items():
-        table.add_row(layout.key(key), short(value), *_line_cell(layout, run.history[key].numbers()))
+        table.add_row(detail.key(key), short(value), *_line_cell(detail, run.history[key].numbers()))
     return table
 
 
-def _table_of_runs(board: Board, layout: _Layout) -> Any:
+def _table_of_runs(board: Board, detail: _Detail) -> Any:
     keys, axes = board.metrics(), board.axes()
-    table = _new_table(f"{len(board.runs)} runs", board, ["run", *axes, *map(layout.key, keys), "/s"])
+    table = _new_table(f"{len(board.runs)} runs", board, ["run", *axes, *map(detail.key, keys), "/s"])
     names = board.short_names()
     for run in board.runs.values():
         steps = [whole(run.steps[axis]) if axis in run.steps else "" for axis in axes]
         values = [
-            f"{short(run.latest[key])} {layout.sparkline(run.history[key].numbers(), 8)}".rstrip()
+            f"{short(run.latest[key])} {detail.sparkline(run.history[key].numbers(), 8)}".rstrip()
             if key in run.latest
             else ""
             for key in keys
@@ -100,18 +100,18 @@ def _table_of_runs(board: Board, layout: _Layout) -> Any:
     return table
 
 
-def _table_over_runs(board: Board, layout: _Layout) -> Any:
-    table = _new_table(f"{len(board.runs)} runs", board, ["key", "mean", "min", "max", *_line_column(layout)])
+def _table_over_runs(board: Board, detail: _Detail) -> Any:
+    table = _new_table(f"{len(board.runs)} runs", board, ["key", "mean", "min", "max", *_line_column(detail)])
     for key in board.metrics():
         values = board.latest(key)
         numbers = (short(float(number)) for number in (values.mean(), values.min(), values.max()))
-        table.add_row(layout.key(key), *numbers, *_line_cell(layout, board.history(key)))
+        table.add_row(detail.key(key), *numbers, *_line_cell(detail, board.history(key)))
     return table
 
 
-def _line_column(layout: _Layout) -> list[str]:
-    return [""] if layout.line else []
+def _line_column(detail: _Detail) -> list[str]:
+    return [""] if detail.line else []
 
 
-def _line_cell(layout: _Layout, numbers: Any) -> list[str]:
-    return [layout.sparkline(numbers)] if layout.line else []
+def _line_cell(detail: _Detail, numbers: Any) -> list[str]:
+    return [detail.sparkline(numbers)] if detail.line else []

@@ -15,37 +15,37 @@ _POWERS = np.asarray([float(f"1e{exponent}") for exponent in range(23)])  # all 
 _FEW = 64  # numbers for which numpy's own digits come sooner
 
 
-def plain(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     """A value as numbers, text and lists of them; complex numbers are pairs."""
     array = np.asarray(value)
     if array.ndim:
-        return [plain(item) for item in array]
+        return [to_python(item) for item in array]
     if array.dtype.kind in "biuUS" or array.dtype == np.float64:
         item = array.item()
         return item.decode(errors="replace") if isinstance(item, bytes) else item
     if array.dtype.kind == "c":
-        return [plain(array.real), plain(array.imag)]
+        return [to_python(array.real), to_python(array.imag)]
     if array.dtype.name in ("int4", "uint4", "int2", "uint2"):
         return int(array)
     return float(str(array[()]))
 
 
-def plain_columns(columns: Sequence[np.ndarray]) -> list[list[Any]]:
+def columns_to_python(columns: Sequence[np.ndarray]) -> list[list[Any]]:
     """The values of each column. The digits of all float32 columns are found together, which is much faster."""
     singles = [column for column in columns if column.ndim == 1 and column.dtype == np.float32]
     digits = iter(_shortest(np.concatenate(singles)) if singles else [])
     return [
         list(itertools.islice(digits, len(column)))
         if column.ndim == 1 and column.dtype == np.float32
-        else _plain_column(column)
+        else _column_to_python(column)
         for column in columns
     ]
 
 
-def _plain_column(column: np.ndarray) -> list[Any]:
+def _column_to_python(column: np.ndarray) -> list[Any]:
     if column.ndim == 1 and (column.dtype.kind in "biuU" or column.dtype == np.float64):
         return column.tolist()
-    return [plain(item) for item in column]
+    return [to_python(item) for item in column]
 
 
 def _shortest(numbers: np.ndarray) -> list[float]:

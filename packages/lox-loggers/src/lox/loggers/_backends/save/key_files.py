@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lox.loggers._backends.save import dtypes, names
-from lox.loggers._backends.save.manifest import FILE, ColumnInfo, KeyInfo
+from lox.loggers._backends.save.manifest import FILE, FileInfo, KeyInfo
 from lox.loggers._backends.save.npy import NpyFile, load_rows
 from lox.loggers._errors import RecordError, RunFormatError
 
@@ -17,7 +17,7 @@ from lox.loggers._errors import RecordError, RunFormatError
 Block = dict[Any, np.ndarray]
 
 
-class StoredKey:
+class KeyFiles:
     """The files of one key, which have the same number of rows."""
 
     def __init__(self, key: str, info: KeyInfo, files: dict[Any, NpyFile], rows: int) -> None:
@@ -29,15 +29,15 @@ class StoredKey:
         self._rows = rows
 
     @classmethod
-    def create(cls, folder: Path, key: str, block: Block) -> StoredKey:
+    def create(cls, folder: Path, key: str, block: Block) -> KeyFiles:
         values, steps = [], {}
         for name, rows in block.items():
             dtype_name, shape = dtypes.name_of(rows.dtype), rows.shape[1:]
             if isinstance(name, str):
-                steps[name] = ColumnInfo(names.step_file(key, name), dtype_name, shape)
+                steps[name] = FileInfo(names.step_file(key, name), dtype_name, shape)
             else:
                 file = names.value_file(key, [part for _, part in name])
-                values.append(ColumnInfo(file, dtype_name, shape, name))
+                values.append(FileInfo(file, dtype_name, shape, name))
         stored = cls(key, KeyInfo(values, steps), {}, 0)
         for name, column in stored._columns.items():
             dtype = dtypes.encode(block[name]).dtype
@@ -46,7 +46,7 @@ class StoredKey:
         return stored
 
     @classmethod
-    def open(cls, folder: Path, key: str, info: KeyInfo) -> StoredKey:
+    def open(cls, folder: Path, key: str, info: KeyInfo) -> KeyFiles:
         """Continues where all files are whole: one that is ahead of the others is cut back."""
         block = load_block(folder, info)
         stored = cls(key, info, {}, row_count(block))
@@ -108,11 +108,11 @@ def row_count(block: Block) -> int:
     return len(next(iter(block.values())))
 
 
-def _columns(info: KeyInfo) -> dict[Any, ColumnInfo]:
+def _columns(info: KeyInfo) -> dict[Any, FileInfo]:
     return {column.path: column for column in info.values} | info.steps
 
 
-def _load_column(folder: Path, column: ColumnInfo) -> np.ndarray:
+def _load_column(folder: Path, column: FileInfo) -> np.ndarray:
     path = folder / column.file
     try:
         rows = load_rows(path)
