@@ -49,18 +49,18 @@ ZONES = (
 )
 
 _YOURS, _TRACED, _RUNNING, _HOST = "#b9b9ae", "#7fa3c7", "#8fbf95", "#d9a86c"
-LOG = Box(70, 40, 250, "1", "_log.py", "lox.log({...}): check, find the line", _YOURS)
-MARK = Box(440, 40, 250, "2", "_mark.py", "bind the mark, if somebody looks", _YOURS)
-PROGRAM = Box(50, 144, 190, "3", "_program.py", "trace, and keep", _TRACED, "#eef4fb")
-SURVEY = Box(285, 144, 190, "4", "_survey.py", "what, and how often", _TRACED, "#eef4fb")
-PLAN = Box(520, 144, 190, "5", "_plan.py", "where each key is kept", _TRACED, "#eef4fb")
-COLLECT = Box(190, 228, 380, "6", "_collect.py + _rules.py", "evaluate again, equation by equation", _TRACED, "#eef4fb")
-SPOOL = Box(70, 312, 270, "7a", "_spool.py", "rows, stores, packed words → logdict", _TRACED, "#eef4fb")
-TAP = Box(420, 312, 270, "7b", "_tap.py, _streams.py", "each record or batch → host call", _TRACED, "#eef4fb")
+LOG = Box(70, 40, 250, "1", "_log.py", "check the values, find the line", _YOURS)
+MARK = Box(440, 40, 250, "2", "_marks/", "bind the mark, if lox is tracing", _YOURS)
+PROGRAM = Box(50, 144, 190, "3", "program.py", "trace once, and keep", _TRACED, "#eef4fb")
+SURVEY = Box(285, 144, 190, "4", "survey.py", "what, from where, how often", _TRACED, "#eef4fb")
+PLAN = Box(520, 144, 190, "5", "plan.py", "how each key is stored", _TRACED, "#eef4fb")
+COLLECT = Box(190, 228, 380, "6", "collect.py + rules/", "evaluate again, equation by equation", _TRACED, "#eef4fb")
+SPOOL = Box(70, 312, 270, "7a", "_spool.py, _storage/", "rows, stores, packed words → logdict", _TRACED, "#eef4fb")
+TAP = Box(420, 312, 270, "7b", "_tap.py, streams.py", "each record or batch → host call", _TRACED, "#eef4fb")
 RESULT = Box(70, 412, 270, "", "(out, logs)", "arrays on the device", _RUNNING)
-HOST = Box(420, 412, 270, "8", "_host.py", "one call for all lanes", _RUNNING)
-DELIVER = Box(420, 516, 270, "9", "lox.loggers: _sink.py", "runs, bounded queue, thread", _HOST)
-WRITE = Box(70, 516, 270, "10", "_save.py, _csv.py, ...", "write(logs): columns of numpy", _HOST)
+HOST = Box(420, 412, 270, "8", "_host/primitive.py", "one call for all lanes", _RUNNING)
+DELIVER = Box(420, 516, 270, "9", "loggers/_delivery/", "runs, bounded queue, thread", _HOST)
+WRITE = Box(70, 516, 270, "10", "loggers/_backends/", "write(logs): columns of numpy", _HOST)
 BOXES = (LOG, MARK, PROGRAM, SURVEY, PLAN, COLLECT, SPOOL, TAP, RESULT, HOST, DELIVER, WRITE)
 
 ARROWS = (
@@ -80,9 +80,10 @@ ARROWS = (
 )
 
 LABELS = (
-    (105, 246, 12.5, "a lox transformation", GREY),
-    (105, 262, 12.5, "traces and rebuilds it,", GREY),
-    (105, 278, 12.5, "once per signature", GREY),
+    (105, 238, 12.5, "lox/_interpret/", GREY),
+    (105, 254, 12.5, "a transformation traces", GREY),
+    (105, 270, 12.5, "and rebuilds it, once", GREY),
+    (105, 286, 12.5, "per signature", GREY),
     (380, 428, 12.5, "logger.spool", GREY),
     (205, 596, 13, "a file, a page, a service", NOTE),
     (555, 596, 13, "or your callback(logs)", NOTE),

@@ -14,7 +14,8 @@ def test_the_picture_has_the_stages_of_the_table():
     rows = re.findall(r"^\| (\d+[ab]?)\. [^|]*\| ([^|]*)\|", (ROOT / "docs/architecture.md").read_text(), re.MULTILINE)
     boxes = {box.number: box for box in architecture_picture.BOXES if box.number}
     assert boxes.keys() == {number for number, _ in rows}
-    for number, files in rows:
-        drawn = re.findall(r"_\w+\.py", boxes[number].title)
+    for number, places in rows:
+        drawn = re.findall(r"[\w/]+(?:\.py|/)", boxes[number].title)
         assert drawn
-        assert set(drawn) <= set(re.findall(r"_\w+\.py", files)), number
+        for place in drawn:
+            assert re.search(rf"/{re.escape(place)}`", places), (number, place)
