@@ -466,3 +466,65 @@ def test_names_that_no_key_has_are_warned_of(transform):
         with pytest.warns(UserWarning, match=r"'los': no such key; there are 'loss'") as caught:
             fun(X)
         assert [warning.filename for warning in caught] == [__file__]  # where it can be corrected
+
+
+# --- calls that Python would refuse without saying what to write instead ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "patterns"),
+    [
+        (lambda: lox.tap(f, reduce="mean"), ["lox.tap has no option 'reduce'", r"lox.spool\(f, reduce=...\)"]),
+        (lambda: lox.tap(f, capacity=3), ["lox.tap has no option 'capacity'", "Leave it out"]),
+        (lambda: lox.tap(f, keep_logs=True), ["lox.tap has no option 'keep_logs'", "Leave it out"]),
+        (lambda: lox.spool(f, batch=3), ["lox.spool has no option 'batch'", r"lox.tap\(f, batch=n\)"]),
+        (lambda: lox.spool(f, callback=print), ["lox.spool has no option 'callback'", r"lox.tap\(f, callback\)"]),
+        (lambda: lox.spool(f, ordered=True), ["lox.spool has no option 'ordered'"]),
+        (lambda: lox.spool(f, argname="x"), ["no option 'argname'", "did you mean 'argnames'"]),
+        (lambda: lox.nolog(f, tag="x"), ["lox.nolog has no option 'tag'", "did you mean 'tags'"]),
+        (
+            lambda: lox.spool(f, temperature=1),
+            ["its options are argnames, tags", r"lox.spool\(f\)\(x, temperature=...\)"],
+        ),
+    ],
+)
+def test_an_option_that_a_transformation_does_not_have(call, patterns):
+    with raises(TypeError, *patterns):
+        call()
+
+
+def test_log_takes_one_mapping():
+    def wrong(x):
+        lox.log("loss", x)  # two arguments
+
+    with raises(
+        TypeError, site(wrong, "# two arguments"), r'lox.log\(\{"loss": value\}\)', "got 2 positional arguments"
+    ):
+        wrong(1.0)
+    with raises(TypeError, r'lox.log\(\{"loss": value\}\)', "got 0 positional arguments"):
+        lox.log(loss=1.0)
+    with raises(TypeError, r'lox.log\(\{"loss": value\}\)'):
+        lox.log()
+    assert lox.log(data={"loss": 1.0}) == {"loss": 1.0}
+
+
+def test_a_key_that_logs_do_not_have_suggests_what_is_close():
+    logs = lox.logdict({"train/loss": 1.0, "accuracy": 2.0})
+    for key, close in (("accuracies", "Did you mean 'accuracy'"), ("loss", "Did you mean 'train/loss'")):
+        with raises(KeyError, f"no key '{key}'", close):
+            logs[key]
+    with raises(KeyError, "They have 'train/loss', 'accuracy'"):
+        logs["zz"]
+    with raises(KeyError, "they are empty"):
+        lox.logdict()["x"]
+    assert logs.get("zz", 3) == 3
+    assert "zz" not in logs
+
+
+def test_a_where_in_a_vmap_inside_the_function_says_where_to_spool():
+    def inside(xs):
+        return jax.vmap(lambda x: lox.log({"x": x}, where=x > 0)["x"])(xs)  # masked
+
+    patterns = (r"vmap\(spool\(f\)\)", "inside your function", "log the condition")
+    with raises(lox.LoxError, site(inside, "# masked"), *patterns):
+        lox.spool(inside)(X)

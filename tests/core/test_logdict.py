@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
 
@@ -278,6 +279,15 @@ def test_or_takes_the_right_one():
 
 
 # --- looking at records ----------------------------------------------------------------------------------------------
+
+
+def test_filter_by_key_and_value():
+    logs = losses()
+    assert list(logs.filter(lambda key, value: np.ndim(value) > 0)) == [k for k in logs if np.ndim(logs[k]) > 0]
+    assert list(logs.filter(lambda key, value: key == "loss")) == ["loss"]
+    assert list(logs.filter(lambda key, wanted="loss": key == wanted)) == ["loss"]
+    assert list(logs.filter(re.compile("lo").match)) == ["loss"]
+    assert list(logs.filter({"loss": True, "name": False}.__getitem__)) == ["loss"]
 
 
 def test_filter_and_prefix_keep_steps():

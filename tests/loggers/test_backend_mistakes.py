@@ -48,7 +48,7 @@ def test_any_attribute_that_is_not_refused_is_free():
     assert [call[0] for call in logger.calls] == ["open", "write", "flush", "close"]
 
 
-@pytest.mark.parametrize("name", ["_sink", "_sinks", "_receive", "_send", "_open_one", "_open_lanes", "_writes_here"])
+@pytest.mark.parametrize("name", ["_sink", "_sinks", "_receive", "_open_one", "_open_lanes", "_writes_here"])
 def test_the_names_that_logger_needs_are_refused(name):
     message = f"Mine has an attribute '{name}', which Logger has for itself"
     with pytest.raises(LoggerOptionError, match=message):

@@ -27,6 +27,41 @@ def test_spool_returns_the_output_alone_and_delivers_once():
     assert writes[0][2]["total"].tolist() == [0.0, 1.0, 3.0, 6.0]
 
 
+def test_log_puts_a_prefix_before_each_key():
+    logger = MemoryLogger()
+    state = logger.init(jax.random.key(0))
+    logger.log(state, {"loss": 1.0}, prefix="a/", step=3)
+    logger.log(state, lox.spool(scan)(jnp.arange(4.0))[1], prefix="b/")
+    jax.jit(lambda x: logger.log(state, {"loss": x}, prefix="c/", step=4))(2.0)
+    logger.close()
+    (logs,) = logger.logs.values()
+    assert list(logs) == ["a/loss", "b/total", "c/loss"]
+    assert logs.step["a/loss"].tolist() == [3]
+    assert logs["b/total"].tolist() == [0.0, 1.0, 3.0, 6.0]
+    assert logs.step["c/loss"].tolist() == [4]
+
+
+def test_a_backend_checks_names_before_anything_is_delivered():
+    class Picky(MemoryLogger):
+        def check_names(self, keys, axes):
+            if bad := [name for name in (*keys, *axes) if name.startswith("_")]:
+                raise lox.loggers.RecordError(f"no underscores: {bad}")
+
+    logger = Picky()
+    state = logger.init(jax.random.key(0))
+    for call in (
+        lambda: logger.log(state, {"x": 1.0}, prefix="_"),
+        lambda: logger.log(state, {"x": 1.0}, _step=1),
+        lambda: jax.jit(lambda: logger.log(state, {"_x": 1.0}))(),
+        lambda: jax.jit(logger.spool(lambda: lox.log({"_x": 1.0}), state))(),
+        lambda: jax.jit(logger.tap(lambda: lox.log({"_x": 1.0}), state))(),
+    ):
+        with pytest.raises(lox.loggers.RecordError, match="no underscores"):
+            call()
+    logger.close()
+    assert not any(logger.logs.values())
+
+
 def test_tap_delivers_while_running_and_batches_when_asked(monkeypatch):
     sizes = []
 

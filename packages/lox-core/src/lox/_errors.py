@@ -27,6 +27,16 @@ class OptionError(LoxError):
     """An option with a value that makes no sense."""
 
 
+class UnknownOptionError(OptionError, TypeError):
+    """An option that a function does not have."""
+
+
+class MissingKeyError(LoxError, KeyError):
+    """A key that logs do not have."""
+
+    __str__ = Exception.__str__  # that of KeyError shows the message as a quoted string
+
+
 class ConflictError(LoxError):
     """Two ``lox.log`` calls of one key do not fit together."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -14,16 +15,34 @@ import numpy as np
 
 from lox._errors import LogTypeError
 from lox._logdict import logdict
-from lox._marks.mark import Mark, Record, marks_are_wanted
+from lox._marks.mark import Mark, Record, marks_are_wanted, unmuted
 from lox._marks.primitives import bind_record, watch_p
 from lox._reduce import resolve
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = ("where", "tags", "reduce", "prefix", "explicit")
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
+def _with_one_mapping(fun: F) -> F:
+    """Explains what to write instead of ``log("loss", x)`` and ``log(loss=x)``, which Python would refuse."""
+
+    @functools.wraps(fun)
+    def log(*args: Any, **options: Any) -> Any:
+        if len(args) + ("data" in options) != 1:
+            names = [arg for arg in args if isinstance(arg, str)] or [key for key in options if key not in _OPTIONS]
+            raise LogTypeError(
+                f"lox.log at {_call_site()}: expected one mapping of keys to values, "
+                f'such as lox.log({{"{names[0] if names else "loss"}": value}}); got {len(args)} positional arguments'
+            )
+        return fun(*args, **options)
+
+    return log  # type: ignore[return-value]
+
+
+@_with_one_mapping
 def log(
     data: Mapping[str, Any],
     *,
@@ -87,7 +106,7 @@ def log_grad(
     if not isinstance(name, str):
         raise LogTypeError(f"lox.log_grad at {_call_site()}: expected log_grad(x, name), got a name {name!r}")
     record = _check({name: x}, where, tags, reduce, prefix, explicit, steps)
-    if not marks_are_wanted():
+    if not marks_are_wanted() or not unmuted(record.mark, record.mark.keys):
         return x
     others = ([record.where] if record.mark.masked else []) + list(record.steps.values())
     values = [leaf for leaves in record.leaves.values() for leaf in leaves]

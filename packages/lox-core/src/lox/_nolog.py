@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+from lox._calls import explain_options
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.selection import Selection
 from lox._interpret.survey import Survey
-from lox._marks.mark import marking
+from lox._marks.mark import marking, muting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -18,35 +22,65 @@ Array = Any
 _WITH_RULES = frozenset(["custom_jvp_call", "custom_vjp_call"])
 
 
-def nolog(fun: Callable[P, R]) -> Callable[P, R]:
+@explain_options({})
+def nolog(
+    fun: Callable[P, R], argnames: str | Iterable[str] | None = None, tags: str | Iterable[str] | None = None
+) -> Callable[P, R]:
     """Transform ``fun`` into the same function without its marks, for every transformation outside.
 
+    Args:
+      fun: the function, jitted or not.
+      argnames: take out only these keys; patterns such as ``"debug/*"`` work.
+      tags: take out only marks that have at least one of these tags.
+
     >>> def f(x):
-    ...     lox.log({"x": x})
+    ...     lox.log({"x": x, "debug/x": -x})
     ...     return x + 1.0
     >>> print(lox.spool(lox.nolog(f))(1.0))
     (2.0, {})
+    >>> print(lox.spool(lox.nolog(f, "debug/*"))(1.0))
+    (2.0, {'x': 1.0})
     """
-    return program.transform(fun, ("nolog",), _interpreter, lambda out, _: out, marks=False)
+    selection = Selection.of(argnames, tags)
+    if selection == Selection(None, None):
+        context = functools.partial(marking, None)
+        return program.transform(fun, ("nolog",), _interpreter(context), lambda out, _: out, context=context)
+    muted = functools.partial(_muted, selection)
+    label = ("nolog", selection)
+    return program.transform(fun, label, _interpreter(muted), lambda out, _: out, context=lambda: _marked(muted))
 
 
-def _interpreter(traced: program.Traced) -> Callable[[list[Array], list[Array]], Any]:
-    silencer = Silencer(Survey(lambda mark, key: False, also=_WITH_RULES), keep=False)
+@contextlib.contextmanager
+def _muted(selection: Selection) -> Iterator[None]:
+    with muting((*muting.value, selection)):
+        yield
 
-    def interpret(operands: list[Array], arrays: list[Array]) -> Any:
-        del operands
-        return silencer.run(traced.jaxpr, arrays, Frame(Context({}), nested=False)), ()
 
-    return interpret
+@contextlib.contextmanager
+def _marked(muted: Callable[[], Any]) -> Iterator[None]:
+    with marking(True), muted():
+        yield
+
+
+def _interpreter(
+    context: Callable[[], Any],
+) -> Callable[[program.Traced], Callable[[list[Array], list[Array]], Any]]:
+    def interpreter(traced: program.Traced) -> Callable[[list[Array], list[Array]], Any]:
+        silencer = Silencer(context)
+
+        def interpret(operands: list[Array], arrays: list[Array]) -> Any:
+            del operands
+            return silencer.run(traced.jaxpr, arrays, Frame(Context({}), nested=False)), ()
+
+        return interpret
+
+    return interpreter
 
 
 class Silencer(Collector):
-    """Drops every mark, also those that derivative rules would leave."""
+    """Collects nothing. The function was traced without the marks that are taken out; ``context`` keeps its derivative
+    rules, which are traced later, from leaving them."""
 
-    marks_in_rules = None
-
-    def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
-        del eqn, invals, frame
-
-    def backward_context(self) -> Any:
-        return marking(None)
+    def __init__(self, context: Callable[[], Any]) -> None:
+        super().__init__(Survey(lambda mark, key: False, also=_WITH_RULES), keep=False)
+        self.rule_context = self.backward_context = context  # type: ignore[method-assign]

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
+from lox._calls import explain_options
 from lox._errors import ConflictError
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
@@ -25,6 +26,13 @@ R = TypeVar("R")
 Array = Any
 
 
+@explain_options(
+    {
+        "callback": "it returns the records when the function returns. To get them while it runs, use lox.tap(f, callback).",
+        "batch": "it returns all records at the end. To get n at a time while the function runs, use lox.tap(f, batch=n).",
+        "ordered": "its records are always in program order. Leave it out.",
+    }
+)
 def spool(
     fun: Callable[P, R],
     argnames: str | Iterable[str] | None = None,

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 
+from lox._calls import explain_options
 from lox._errors import LogTypeError
 from lox._host.delivery import Receiver
 from lox._host.gather import AsRows, DeviceGather, callers_here
@@ -35,6 +36,14 @@ gate.install()
 TOKEN = -1
 
 
+@explain_options(
+    {
+        "reduce": "it delivers the records themselves. Fold them in the callback, with logs.reduce(...) and batch=n, or use "
+        "lox.spool(f, reduce=...).",
+        "capacity": "it delivers records while the function runs, so there is nothing to bound. Leave it out.",
+        "keep_logs": "it always leaves the marks in the program. Leave it out.",
+    }
+)
 def tap(
     fun: Callable[P, R],
     callback: Callable[[logdict], Any] | Receiver | None = None,

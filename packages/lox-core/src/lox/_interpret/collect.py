@@ -22,7 +22,7 @@ import numpy as np
 from lox._interpret import table
 from lox._interpret.survey import Survey
 from lox._jax import compat
-from lox._marks.mark import Record, marks_are_wanted
+from lox._marks.mark import Record, marking, marks_are_wanted
 from lox._marks.primitives import bind_record, detach, log_p, watch_p
 from lox._storage.rows import Rows
 
@@ -84,8 +84,6 @@ class Collector:
 
     # Whether `Frame.alive` must follow conditionals and loops.
     tracks_lanes = False
-    # The marking context under which derivative rules are traced.
-    marks_in_rules: bool | None = True
 
     def __init__(self, survey: Survey, keep: bool) -> None:
         self.survey = survey
@@ -106,6 +104,10 @@ class Collector:
         """The stores that evaluating ``jaxpr`` updates; none, unless a subclass has some. ``folds``: it is a body at whose
         end rows are put away."""
         return frozenset()
+
+    def rule_context(self) -> Any:
+        """The context in which derivative rules are traced."""
+        return marking(True)
 
     def backward_context(self) -> Any:
         """The context in which backward rules run: they belong to whatever transformation is outside."""

@@ -14,6 +14,7 @@ import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -82,8 +83,14 @@ def _exact(value: Any) -> Any:
     return type(value), value
 
 
-def trace(fun: Callable[..., Any], signature: Signature, *, marks: bool = True) -> Traced:
-    """Trace ``fun`` to a jaxpr with its marks."""
+def with_marks() -> AbstractContextManager[Any]:
+    return marking(True)
+
+
+def trace(
+    fun: Callable[..., Any], signature: Signature, context: Callable[[], AbstractContextManager[Any]] = with_marks
+) -> Traced:
+    """Trace ``fun`` to a jaxpr, in a context that says which marks it gets."""
     returned: list[Any] = []
 
     def flat(*arrays: Array) -> list[Array]:
@@ -95,7 +102,7 @@ def trace(fun: Callable[..., Any], signature: Signature, *, marks: bool = True) 
         return [leaf for leaf, d in zip(leaves, dynamic, strict=True) if d]
 
     flat.__name__ = getattr(fun, "__name__", type(fun).__name__)
-    with marking(True if marks else None):
+    with context():
         jaxpr = jax.make_jaxpr(flat)(*signature.arrays)
     tree, dynamic, static = returned
 
@@ -218,7 +225,7 @@ def transform(
     interpreter: Callable[[Traced], Callable[[list[Array], list[Array]], Any]],
     finish: Callable[[Any, Any], Any],
     operands: Sequence[Array] = (),
-    marks: bool = True,
+    context: Callable[[], AbstractContextManager[Any]] = with_marks,
 ) -> Callable[..., Any]:
     """A function with the signature of ``fun`` that runs an interpretation of it.
 
@@ -227,7 +234,7 @@ def transform(
       interpreter: makes the interpretation of a traced function.
       finish: ``finish(result, extra)`` is what the transformed function returns.
       operands: arrays that the interpretation needs besides the arguments.
-      marks: whether ``fun`` is traced with its marks.
+      context: ``fun`` is traced in it; it says which marks there are.
     """
     if not callable(fun):
         raise LogTypeError(f"lox.{label[0]}: expected a function, got {fun!r} of type {type(fun).__name__}")
@@ -238,7 +245,7 @@ def transform(
         signature = Signature(args, kwargs)
 
         def make() -> tuple[Program, bool]:
-            traced = trace(fun, signature, marks=marks)
+            traced = trace(fun, signature, context)
             return Program(traced, interpreter(traced)), not traced.holds_tracers()
 
         key = (label, tuple(map(compat.type_key, operands)), signature.key())

@@ -14,7 +14,9 @@ them with ``jax.vmap`` too.
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lox._errors import LogTypeError
+from lox._errors import LogTypeError, MissingKeyError
 from lox._logdict import display, pytree
 from lox._logdict.reduction import reduce_logs
 from lox._logdict.sequence import concatenate, iterate_rows
@@ -103,6 +105,9 @@ class logdict(dict[str, Any]):
         if name in self._steps:
             return self._steps[name]
         raise AttributeError(f"logdict has no attribute or step axis {name!r}; its step axes are {list(self._steps)}")
+
+    def __missing__(self, key: Any) -> Any:
+        raise MissingKeyError(f"lox: {_no_such_key(key, self)}")
 
     def _rows_of(self, key: str) -> int:
         if key not in self._stacked:
@@ -206,9 +211,10 @@ class logdict(dict[str, Any]):
             {names[key]: bound for key, bound in self._bounds.items() if key in names},
         )
 
-    def filter(self, pred: Callable[[str], bool]) -> logdict:
-        """The keys for which ``pred(key)`` holds."""
-        return self._pick({key: key for key in self if pred(key)})
+    def filter(self, pred: Callable[[str], bool] | Callable[[str, Any], bool]) -> logdict:
+        """The keys for which ``pred(key)`` holds; a function of two arguments is given the value too."""
+        given = self.items() if _takes_two(pred) else ((key,) for key in self)
+        return self._pick({args[0]: args[0] for args in given if pred(*args)})
 
     def prefix(self, prefix: str) -> logdict:
         """The same logs, with ``prefix`` put before every key."""
@@ -316,6 +322,29 @@ class logdict(dict[str, Any]):
             raise ImportError("logdict.to_pandas() needs pandas: pip install pandas") from error
         self._check_one_lane("to_pandas()")
         return pandas.DataFrame([steps | _by_leaf(values) for steps, values in self.rows()])
+
+
+def _no_such_key(key: Any, logs: Mapping[str, Any]) -> str:
+    if not logs:
+        return f"these logs have no key {key!r}: they are empty. Nothing was recorded, or nothing that was selected."
+    close = difflib.get_close_matches(str(key), logs, n=3, cutoff=0.5) or [
+        name for name in logs if name.rpartition("/")[2] == key
+    ]
+    if close:
+        return f"these logs have no key {key!r}. Did you mean {' or '.join(map(repr, close))}?"
+    shown = [repr(name) for name in logs][:10] + ["..."] * (len(logs) > 10)
+    return f"these logs have no key {key!r}. They have {', '.join(shown)}."
+
+
+def _takes_two(pred: Callable[..., bool]) -> bool:
+    try:
+        parameters = inspect.signature(pred).parameters.values()
+    except (TypeError, ValueError):  # a builtin that does not say
+        return False
+    required = [
+        p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    return len(required) == 2
 
 
 # What works on traced logs too, and so under `jax.vmap`.

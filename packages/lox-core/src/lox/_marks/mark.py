@@ -17,6 +17,9 @@ import jax
 # True while a transformation traces the function that it was given.
 marking = jax.make_user_context(default_value=None)
 
+# What `lox.nolog(f, argnames=..., tags=...)` takes out: functions of a mark and a key, each of which drops what it holds for.
+muting = jax.make_user_context(default_value=())
+
 
 def marks_are_wanted() -> bool:
     return bool(marking.value)
@@ -41,6 +44,12 @@ class Mark:
             return self
         trees = tuple(tree for key, tree in zip(self.keys, self.trees, strict=True) if key in keys)
         return dataclasses.replace(self, keys=keys, trees=trees)
+
+
+def unmuted(mark: Mark, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the keys of a mark that no ``lox.nolog`` around takes out."""
+    muted = muting.value
+    return tuple(key for key in keys if not any(drops(mark, key) for drops in muted)) if muted else keys
 
 
 class Record(NamedTuple):

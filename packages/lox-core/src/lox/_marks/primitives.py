@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from lox._errors import LaneError
 from lox._jax import backports, compat, lowering
-from lox._marks.mark import Mark, Record, marks_are_wanted
+from lox._marks.mark import Mark, Record, marks_are_wanted, unmuted
 
 # --- log_p -----------------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ def _log_abstract_eval(*avals: Any, mark: Mark) -> Any:
 
 def bind_record(record: Record, keys: tuple[str, ...]) -> None:
     """Leave a mark with these keys of the record."""
-    if keys:
+    if keys := unmuted(record.mark, keys):
         where = [record.where] if record.mark.masked else []
         values = [leaf for key in keys for leaf in record.leaves[key]]
         log_p.bind(*where, *record.steps.values(), *values, mark=record.mark.pick(keys))
@@ -50,9 +50,10 @@ def bind_record(record: Record, keys: tuple[str, ...]) -> None:
 def _check_where_unbatched(mark: Mark, dim: int | None) -> None:
     if dim is not None:
         raise LaneError(
-            f"lox: the `where` of the call at {mark.site} differs between the lanes of a vmap inside the "
-            "transformation, and only inside the vmap are lanes known: write vmap(spool(f)) or vmap(tap(f)) "
-            "instead of spool(vmap(f)) or tap(vmap(f))"
+            f"lox: the `where` of the call at {mark.site} differs between the lanes of a vmap inside the transformed "
+            "function, and only inside that vmap are the lanes known. Transform the function that is mapped: write "
+            "vmap(spool(f)) or vmap(tap(f)) instead of spool(vmap(f)) or tap(vmap(f)). If the vmap is inside your function, "
+            "spool there and return the logs, or log the condition as a value of its own instead of `where`"
         )
 
 

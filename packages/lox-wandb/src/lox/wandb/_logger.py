@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import wandb
 
-from lox import logdict
 from lox.loggers import Logger, LoggerState, Run, RunExistsError
 from lox.loggers._delivery.sink import _close_at_exit
 from lox.loggers.kinds import Kinds
@@ -144,16 +143,6 @@ class WandbLogger(Logger):
         if os.getpid() == self._process:  # in a forked child, the runs are its parent's
             for writer in self._writers:
                 writer.settle()
-
-    def log(self, state: LoggerState, logs: Mapping[str, Any], **steps: Any) -> None:
-        """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
-        if isinstance(logs, Mapping):
-            check_names(logs, logs.steps if isinstance(logs, logdict) else steps)
-        super().log(state, logs, **steps)
-
-    def _send(self, state: LoggerState, logs: logdict) -> None:
-        check_names(logs, logs.steps)  # in a jitted function this is while it is traced: before anything runs
-        super()._send(state, logs)
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:
         check_names(keys, axes)

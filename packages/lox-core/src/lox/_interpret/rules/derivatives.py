@@ -38,8 +38,11 @@ def _evaluate_rule(
 ) -> Any:
     """The results of a rule, and records that have the structure of the function's."""
     if not collector.survey(rule).usages:
-        outs, _ = evaluate_call(collector, rule, context, args)
-        return outs, evaluate_call(collector, primal, context, primal_args)[1]
+        outs, nothing = evaluate_call(collector, rule, context, args)
+        if not collector.survey(primal).usages:
+            return outs, nothing
+        with marking(None):  # marks that stay for a transformation outside are those of the rule
+            return outs, evaluate_call(collector, primal, context, primal_args)[1]
     recorded, wanted = _counts(collector, rule), _counts(collector, primal)
     # What goes into stores must have a store, and go there equally often: the stores cannot tell afterwards.
     there_are_stores = collector.stores_in(rule, folds=False) <= context.state.keys()
@@ -138,7 +141,7 @@ def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
         _, *arg_tangents = tangents
         rule_tangents = arg_tangents[num_consts:]
         zeros = [type(tangent) is jax.custom_derivatives.SymbolicZero for tangent in rule_tangents]
-        with marking(collector.marks_in_rules):
+        with collector.rule_context():
             jaxpr, consts, out_zeros = compat.call_thunk(params["jvp_jaxpr_fun"], *zeros)
         rule = compat.close(jaxpr, consts)
         nonzero = [tangent for tangent, zero in zip(rule_tangents, zeros, strict=True) if not zero]
@@ -178,7 +181,7 @@ def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[.
         context = jax.tree.map(lambda arg: arg.value, context, is_leaf=_is_primal)
         values = [arg.value for arg in args]
         perturbed = [arg.perturbed for arg in args[num_consts:]]
-        with marking(collector.marks_in_rules):
+        with collector.rule_context():
             jaxpr, consts = compat.call_thunk(params["fwd_jaxpr_thunk"], *perturbed)
         _, residual_tree, forwarded = params["out_trees"]()
         flat, recorded = _evaluate_rule(

@@ -56,7 +56,7 @@ run_ids = itertools.count()
 
 
 # The private names that Logger and its subclasses in these packages have in common.
-_OURS = frozenset({"_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive", "_send"})
+_OURS = frozenset({"_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive"})
 _METHODS = frozenset(
     ("init", "spool", "tap", "log", "flush", "close", "runs", "open", "exists", "remove", "written", "check_names")
 )
@@ -189,7 +189,7 @@ class Logger(abc.ABC):
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             self.__ready()
             out, logs = spooled(*args, **kwargs)
-            self._send(state, logs if compat.tracing_now() else with_all_parts(logs))
+            self.__send(state, logs if compat.tracing_now() else with_all_parts(logs))
             return out
 
         return wrapper
@@ -206,26 +206,29 @@ class Logger(abc.ABC):
 
         return wrapper
 
-    def log(self, state: LoggerState, logs: Mapping[str, Any], **steps: Any) -> None:
-        """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`."""
+    def log(self, state: LoggerState, logs: Mapping[str, Any], *, prefix: str = "", **steps: Any) -> None:
+        """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`; `prefix` is put before each key."""
         check_state(state)
         self.__check_open()
         if isinstance(logs, lox.logdict):
             if steps:
-                raise LoggerOptionError(f"a logdict has its own steps; {', '.join(steps)} cannot be given beside it")
-            self._send(state, logs)
+                raise LoggerOptionError(f"a logdict has its own steps: remove {', '.join(steps)} from this call")
+            self.__send(state, logs.prefix(prefix) if prefix else logs)
         elif isinstance(logs, Mapping):
             check_record(logs, steps)
+            record = {prefix + key: value for key, value in logs.items()} if prefix else logs
             if compat.tracing_now():
-                self._send(state, one_record(logs, steps))
+                self.__send(state, one_record(record, steps))
             else:
-                self.__receive_now(state, host_record(logs, steps))
+                self.check_names(record, steps)
+                self.__receive_now(state, host_record(record, steps))
         else:
             raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
         self.__raise_pending()  # after the record is on its way: an earlier failure must not cost this one
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
-        """A backend that cannot take some names raises here, before a tapped program runs."""
+        """A backend that cannot take some names raises here, before anything is delivered; from a compiled program, before
+        it runs."""
 
     def flush(self) -> None:
         """Returns when every record that was logged before has been written and flushed."""
@@ -293,7 +296,8 @@ class Logger(abc.ABC):
             ids[lane] = self._open_one(impl, process_index, tuple(words[lane].tolist()), config.fill(arrays, lane))
         return ids
 
-    def _send(self, state: LoggerState, logs: lox.logdict) -> None:
+    def __send(self, state: LoggerState, logs: lox.logdict) -> None:
+        self.check_names(logs, logs.steps)
         if compat.tracing_now():
             send(Receiver(self._receive, state.run), logs)
         elif self._writes_here():
