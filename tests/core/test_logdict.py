@@ -451,7 +451,7 @@ def test_what_needs_one_lane_says_how_to_get_it():
     logs = jax.vmap(lambda x: lox.spool(lambda x: jax.lax.map(lambda y: lox.log({"y": y}) and y, x))(x)[1])(
         jnp.ones((3, 2))
     )
-    for method in ("rows", "table", "to_pandas"):
+    for method in ("rows", "table"):
         with pytest.raises(lox.LoxError, match=rf"{method}\(\).*take one, jax.tree.map\(lambda x: x\[i\], logs\)\. "):
             getattr(logs, method)()
     with pytest.raises(lox.LoxError, match=r"or map it, jax.vmap"):

@@ -223,8 +223,8 @@ def test_what_is_missing_is_named(capsys, runs, monkeypatch, module, arguments, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", "nowhere"], "is not a folder"),
-        (["plot", ".", "-k", "x"], "holds no saved runs"),
+        (["show", "nowhere"], "does not exist"),
+        (["plot", ".", "-k", "x"], "holds no runs"),
     ],
 )
 def test_mistakes_are_one_line_on_stderr(capsys, tmp_path, monkeypatch, arguments, message):

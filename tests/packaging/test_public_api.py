@@ -18,7 +18,8 @@ PUBLIC = {
     "lox.loggers": """
         Backend ConsoleLogger CsvLogger DuplicateLoggerError JsonlLogger Logger LoggerClosedError LoggerLoadError
         LoggerNotFoundError LoggerOptionError LoggerState LoggerStateError LoggerWarning MemoryLogger MultiLogger
-        ProgressLogger RecordError Run RunExistsError RunFormatError SaveLogger Writer available create get load
+        ProgressLogger Reader ReaderError RecordError Recording Run RunExistsError RunFormatError Runs SaveLogger StoredRun
+        UnreadableRunsError Writer available create get load
     """,
     "lox.tensorboard": "TensorBoardLogger",
     "lox.wandb": "WandbError WandbFinishedError WandbKeyError WandbLogger WandbLoginError WandbOptionError",
@@ -31,7 +32,13 @@ SIGNATURES = {
     "lox.loggers.create": "spec options",
     "lox.loggers.get": "name",
     "lox.loggers.available": "",
-    "lox.loggers.load": "path stack",
+    "lox.loggers.load": "path stack keys readers on_error",
+    "lox.loggers.Reader.find": "self root files",
+    "lox.loggers.Reader.read": "self run wanted",
+    "lox.loggers.Runs.where": "self equal more",
+    "lox.loggers.Runs.by": "self keys",
+    "lox.loggers.Runs.stack": "self pad",
+    "lox.loggers.Runs.to_pandas": "self",
     "lox.loggers.Logger": "if_exists on_error processes queue_size",
     "lox.loggers.Logger.init": "self key config",
     "lox.loggers.Logger.spool": "self fun state options",

@@ -48,6 +48,16 @@ def a_logger_keeps_the_signature_of_the_function_too(key: jax.Array) -> None:
         assert_type(save, lox.loggers.SaveLogger)
 
 
+def runs_can_be_narrowed_and_put_together(error: lox.loggers.UnreadableRunsError) -> None:
+    runs = lox.loggers.load("runs", keys=["loss", "train/*"])
+    assert isinstance(runs, lox.loggers.Runs)
+    assert_type(runs["a"], lox.logdict)
+    assert_type(runs.where(rate=0.1), lox.loggers.Runs)
+    assert_type(runs.by("rate"), dict[Any, lox.loggers.Runs])
+    assert_type(runs.stack(pad=True), lox.logdict)
+    assert_type(lox.loggers.load("runs", stack=True), lox.logdict)
+
+
 def a_backend_has_these_methods() -> type[lox.loggers.Logger]:
     class Nowhere:
         def write(self, logs: lox.logdict) -> None: ...

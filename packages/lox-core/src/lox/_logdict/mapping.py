@@ -26,6 +26,7 @@ import numpy as np
 
 from lox._errors import LogTypeError, MissingKeyError
 from lox._logdict import display, pytree
+from lox._logdict.frame import to_frame
 from lox._logdict.reduction import reduce_logs
 from lox._logdict.sequence import concatenate, iterate_rows
 
@@ -313,15 +314,17 @@ class logdict(dict[str, Any]):
         """Plain numpy arrays and Python numbers."""
         return {key: jax.tree.map(_to_plain, value) for key, value in self.trim().items()}
 
-    def to_pandas(self) -> Any:
-        """One row per record, one column per step axis and key; nested values have one for each leaf, ``key/leaf``. Needs
-        pandas."""
+    def to_pandas(self, lanes: int | None = None) -> Any:
+        """One row per record, one column per step axis and key; nested values have one for each leaf, ``key/leaf``. Logs of
+        several lanes, as from ``vmap(spool(f))``, have the rows of each lane and a column ``lane``. Needs pandas.
+
+        lanes: how many leading axes are lanes, where the logs cannot tell: values without steps.
+        """
         try:
             import pandas
         except ImportError as error:
             raise ImportError("logdict.to_pandas() needs pandas: pip install pandas") from error
-        self._check_one_lane("to_pandas()")
-        return pandas.DataFrame([steps | _by_leaf(values) for steps, values in self.rows()])
+        return to_frame(pandas, self, lanes)
 
 
 def _no_such_key(key: Any, logs: Mapping[str, Any]) -> str:
@@ -381,16 +384,6 @@ class _Memo:
 
 def _bound_id(logs: logdict, key: str) -> int | None:
     return id(logs._counts[key]) if key in logs._bounds else None
-
-
-def _by_leaf(values: dict[str, Any]) -> dict[str, Any]:
-    named = {}
-    for key, value in values.items():
-        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-            name = "/".join([key, jax.tree_util.keystr(path, simple=True, separator="/")]) if path else key
-            # bfloat16 and its like are objects to pandas.
-            named[name] = float(leaf) if np.ndim(leaf) == 0 and leaf.dtype.kind == "V" else leaf
-    return named
 
 
 def _to_numpy(leaf: Any) -> Any:

@@ -133,7 +133,7 @@ def iterate_rows(table: logdict) -> Iterator[tuple[dict[str, Any], dict[str, Any
         yield from _rows_of_axes(table, axes, keys)
 
 
-def _labels(steps: np.ndarray) -> list[Any]:
+def labels_of(steps: np.ndarray) -> list[Any]:
     """The step of each record: a number, or, from a shard_map whose devices differ in it, one for each device."""
     if steps.ndim > 1:
         by_device = steps.reshape(len(steps), -1)
@@ -150,7 +150,7 @@ def _rows_of_axes(
     rising = True
     for key in keys:
         number_of_rows = table._rows_of(key)
-        columns = [_labels(table._steps[axis][key]) for axis in axes]
+        columns = [labels_of(table._steps[axis][key]) for axis in axes]
         labels: list[Any] = list(zip(*columns, strict=True)) if axes else [()] * number_of_rows
         rising = rising and all(a <= b for a, b in itertools.pairwise(labels))
         # A step may repeat: the n-th record of a step meets the n-th of the other keys.

@@ -18,10 +18,16 @@ from lox.loggers._errors import LoggerNotFoundError as LoggerNotFoundError
 from lox.loggers._errors import LoggerOptionError as LoggerOptionError
 from lox.loggers._errors import LoggerStateError as LoggerStateError
 from lox.loggers._errors import LoggerWarning as LoggerWarning
+from lox.loggers._errors import ReaderError as ReaderError
 from lox.loggers._errors import RecordError as RecordError
 from lox.loggers._errors import RunExistsError as RunExistsError
 from lox.loggers._errors import RunFormatError as RunFormatError
+from lox.loggers._errors import UnreadableRunsError as UnreadableRunsError
 from lox.loggers._readers.load import load as load
+from lox.loggers._readers.reader import Reader as Reader
+from lox.loggers._readers.reader import Recording as Recording
+from lox.loggers._readers.reader import StoredRun as StoredRun
+from lox.loggers._readers.runs import Runs as Runs
 from lox.loggers._registry import Backend as Backend
 from lox.loggers._registry import available as available
 from lox.loggers._registry import create as create

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from lox import LoxError
 
 
@@ -45,5 +48,23 @@ class RunFormatError(LoxError):
     """A folder or file is not a run, or is one that this version cannot read."""
 
 
+class UnreadableRunsError(RunFormatError):
+    """Some of several runs cannot be read.
+
+    runs: the others, as `lox.loggers.load` would have returned them.
+    errors: what is wrong with each of those that cannot be read, by the path of its first file.
+    """
+
+    def __init__(self, message: str, runs: Any, errors: Mapping[str, Exception]) -> None:
+        super().__init__(message)
+        self.runs = runs
+        self.errors = dict(errors)
+
+
+class ReaderError(LoxError):
+    """A reader is not installed, cannot be imported, or is not what a reader has to be."""
+
+
 class LoggerWarning(UserWarning):
-    """A backend failed while `on_error="warn"`, or at exit: records were lost. Also: a bound dropped some."""
+    """A backend failed while `on_error="warn"`, or at exit: records were lost. Also: a bound dropped some, or `load` could
+    not read some runs."""

@@ -1,38 +1,69 @@
-"""Reading saved runs back."""
+"""`load`: reading runs back."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
-import jax
-import numpy as np
-
 import lox
-from lox.loggers import _tree
-from lox.loggers._backends.save import dtypes
-from lox.loggers._backends.save.key_files import load_block, row_count
-from lox.loggers._backends.save.manifest import FILE, FileInfo, Manifest
-from lox.loggers._errors import RunFormatError
+from lox.loggers._errors import LoggerOptionError, LoggerWarning, RunFormatError, UnreadableRunsError
+from lox.loggers._readers.finding import Readable, read_below
+from lox.loggers._readers.reader import installed_readers
+from lox.loggers._readers.runs import Runs
+from lox.loggers._readers.selection import Keys
+
+_MOST_ERRORS = 20  # told of in one message
 
 
 @overload
-def load(path: str | os.PathLike[str], stack: Literal[True]) -> lox.logdict: ...
+def load(
+    path: str | os.PathLike[str],
+    stack: Literal[True],
+    *,
+    keys: str | Iterable[str] | None = None,
+    readers: str | Sequence[str] | None = None,
+    on_error: Literal["raise", "warn"] = "raise",
+) -> lox.logdict: ...
 
 
 @overload
-def load(path: str | os.PathLike[str], stack: bool = False) -> Any: ...
+def load(
+    path: str | os.PathLike[str],
+    stack: bool = False,
+    *,
+    keys: str | Iterable[str] | None = None,
+    readers: str | Sequence[str] | None = None,
+    on_error: Literal["raise", "warn"] = "raise",
+) -> Any: ...
 
 
-def load(path: str | os.PathLike[str], stack: bool = False) -> Any:
-    """What a `SaveLogger` has saved: the logdict of a run, or of a folder of runs `{name: logdict}`.
+def load(
+    path: str | os.PathLike[str],
+    stack: bool = False,
+    *,
+    keys: str | Iterable[str] | None = None,
+    readers: str | Sequence[str] | None = None,
+    on_error: Literal["raise", "warn"] = "raise",
+) -> Any:
+    """What was logged to files: the logdict of a run, or of a folder with runs in it, at any depth, `Runs`: a mapping
+    `{name: logdict}` that can be narrowed, grouped, stacked and made a table of.
 
-    Runs come in the order in which they were opened: those of `jax.vmap(logger.init)(keys)` in the order of the keys. With
-    `stack=True` they come as one logdict with a leading run axis, then the records: a key logged once has shape
-    `(runs, 1)`. Values are numpy arrays (memory-mapped where they are large), PRNG keys JAX key arrays; nested values of
-    classes that JSON does not know come as dicts.
+    Files of every backend are read, whoever wrote them: those of `save`, `csv` and `jsonl`, TensorBoard's event files
+    (with lox-tensorboard installed) and offline runs of wandb (with lox-wandb). A name is the way from `path` to the run.
+    Runs come in the order in which they were opened: those of `jax.vmap(logger.init)(keys)` in the order of the keys.
+    Values are numpy arrays (memory-mapped where they are large), PRNG keys JAX key arrays; nested values of classes that
+    JSON does not know come as dicts.
+
+    Args:
+      path: a run, or a folder with runs in it or in folders below.
+      stack: one logdict with a leading run axis, as `load(path).stack()` gives.
+      keys: only these keys, or leaves of nested values; patterns such as `"train/*"` work.
+      readers: only the runs of these, such as `"save"`.
+      on_error: what happens if runs cannot be read. `"raise"`: an UnreadableRunsError that names them all, and has the
+        others as `error.runs`. `"warn"`: a LoggerWarning, and the others are returned.
 
     >>> for seed in range(2):
     ...     with lox.loggers.SaveLogger("runs") as logger:
@@ -42,79 +73,46 @@ def load(path: str | os.PathLike[str], stack: bool = False) -> Any:
     >>> lox.loggers.load("runs", stack=True)["loss"].shape
     (2, 1)
     """
-    folder = Path(path)
-    if (folder / FILE).is_file():
-        logs = _load_run(folder, Manifest.read(folder))
-        return stack_runs({folder.name: logs}) if stack else logs
-    runs = {run.name: _load_run(run, manifest) for run, manifest in _runs_below(folder)}
-    return stack_runs(runs) if stack else runs
+    if on_error not in ("raise", "warn"):
+        raise LoggerOptionError(f"load: on_error={on_error!r}; it must be 'raise' or 'warn'")
+    wanted = Keys(keys)
+    found = read_below(Path(path), installed_readers([readers] if isinstance(readers, str) else readers), wanted)
+    if found.is_run and found.errors:
+        raise next(iter(found.errors.values()))
+    runs = runs_of(found, wanted)
+    if found.errors:
+        _tell(found, runs, on_error)
+    if keys is not None and wanted.seen and not any(runs.values()):
+        raise RunFormatError(f"{path}: no key matches {' '.join(wanted.patterns)}; there are {', '.join(wanted.seen)}")
+    if stack:
+        return runs.stack()
+    return next(iter(runs.values())) if found.is_run else runs
 
 
-def _runs_below(folder: Path) -> list[tuple[Path, Manifest]]:
-    """The runs saved directly below a folder, in the order in which they were created."""
-    if not folder.is_dir():
-        raise RunFormatError(f"{folder} is not a folder: give load the path of a run, or the path of a SaveLogger")
-    found = [(child, Manifest.read(child)) for child in folder.iterdir() if (child / FILE).is_file()]
-    if not found:
-        raise RunFormatError(
-            f"{folder} holds no saved runs: no {FILE} in it, nor in a folder directly below it{_of_another(folder)}"
-        )
-    return sorted(found, key=lambda run: (run[1].place, run[0].name))
+def runs_of(found: Readable, wanted: Keys) -> Runs:
+    return Runs(
+        {name: wanted.choose(recording.logs) for name, recording in found.recordings.items()},
+        {name: recording.config for name, recording in found.recordings.items()},
+        {name: recording.left_out for name, recording in found.recordings.items()},
+    )
 
 
-def _of_another(folder: Path) -> str:
-    for pattern, backend in (("*.csv", "csv"), ("*.jsonl", "jsonl"), ("*/events.out.tfevents.*", "tensorboard")):
-        if next(folder.glob(pattern), None) is not None:
-            return f" (these look like runs of the {backend!r} backend; load reads those of 'save')"
-    return ""
+def unreadable(found: Readable) -> str:
+    """What is wrong with the runs that cannot be read, a line for each."""
+    told = [_line(file, error) for file, error in found.errors.items()]
+    more = [f"and {len(told) - _MOST_ERRORS} more"] if len(told) > _MOST_ERRORS else []
+    total = len(told) + len(found.recordings)
+    return "\n  ".join([f"{len(told)} of {total} runs cannot be read:", *told[:_MOST_ERRORS], *more])
 
 
-def _load_run(folder: Path, manifest: Manifest) -> lox.logdict:
-    data: dict[str, Any] = {}
-    steps: dict[str, dict[str, Any]] = {}
-    for key, info in manifest.logs.items():
-        block = load_block(folder, info)
-        if not row_count(block):
-            continue
-        data[key] = _tree.tree_of(
-            [(column.path, _restore(folder, column, block[column.path])) for column in info.values]
-        )
-        for axis, column in info.steps.items():
-            steps.setdefault(axis, {})[key] = dtypes.decode(block[axis], column.dtype)
-    return lox.logdict(data, steps=steps, stacked=list(data))
+def _line(file: str, error: Exception) -> str:
+    message = f"{file} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+    return message if file in message or str(Path(file).parent) in message else f"{file}: {message}"
 
 
-def _restore(folder: Path, column: FileInfo, rows: np.ndarray) -> Any:
-    try:
-        return dtypes.restore(rows, column.dtype)
-    except (TypeError, ValueError) as error:  # of JAX, which knows no such keys
-        raise RunFormatError(f"{folder / column.file} does not hold values of dtype {column.dtype}: {error}") from error
-
-
-def stack_runs(runs: Mapping[str, lox.logdict]) -> lox.logdict:
-    """Runs with the same keys and numbers of records as one logdict, with a leading run axis."""
-    (first_name, first), *others = runs.items()
-    for name, logs in others:
-        if logs.keys() != first.keys():
-            differing = ", ".join(sorted(logs.keys() ^ first.keys()))
-            raise RunFormatError(
-                f"runs {first_name!r} and {name!r} cannot be stacked: only one of them has {differing}"
-            )
-        for key in first:
-            if logs.counts[key] != first.counts[key]:
-                raise RunFormatError(
-                    f"runs {first_name!r} and {name!r} cannot be stacked: {first.counts[key]} and {logs.counts[key]} "
-                    f"records of {key!r}; load them without stack=True"
-                )
-
-    def stacked(*leaves: Any) -> Any:
-        return jax.numpy.stack(leaves) if isinstance(leaves[0], jax.Array) else np.stack(leaves)
-
-    every = list(runs.values())
-    data = {key: jax.tree_util.tree_map(stacked, *[logs[key] for logs in every]) for key in first}
-    steps = {
-        axis: {key: np.stack([logs.steps[axis][key] for logs in every]) for key in by_key}
-        for axis, by_key in first.steps.items()
-    }
-    counts = {key: np.asarray([logs.counts[key] for logs in every]) for key in first}
-    return lox.logdict(data, steps=steps, counts=counts, stacked=list(first))
+def _tell(found: Readable, runs: Runs, on_error: str) -> None:
+    if on_error == "warn":
+        warnings.warn(f"load: {unreadable(found)}", LoggerWarning, stacklevel=3)
+        return
+    hint = "\nThe others are in error.runs; load(path, on_error='warn') returns them"
+    raise UnreadableRunsError(unreadable(found) + hint, runs, found.errors)

@@ -1,0 +1,134 @@
+"""Logs as a table of pandas: one row for each record, built column by column."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from lox._errors import LogTypeError
+from lox._logdict.sequence import labels_of
+
+if TYPE_CHECKING:
+    from lox._logdict.mapping import logdict
+
+
+def to_frame(pandas: Any, logs: logdict, lanes: int | None) -> Any:
+    """The rows of ``logs.rows()``, and of logs with lanes those of each lane, in order."""
+    axes = _lane_axes(logs) if lanes is None else lanes
+    if not axes:
+        return _one_lane(pandas, logs)
+    shape = np.shape(jax.tree.leaves(logs)[0])[:axes]
+    names = ["lane"] if axes == 1 else [f"lane{number}" for number in range(axes)]
+    if taken := [name for name in names if name in logs or name in logs.steps]:
+        raise LogTypeError(
+            f"lox: logs.to_pandas() needs the column {taken[0]!r} for the lanes: rename that key or step"
+        )
+    frames = []
+    for lane in np.ndindex(shape):
+        frame = _one_lane(pandas, jax.tree.map(lambda leaf, lane=lane: leaf[lane], logs))
+        for place, (name, number) in enumerate(zip(names, lane, strict=True)):
+            frame.insert(place, name, number)
+        frames.append(frame)
+    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+
+def _one_lane(pandas: Any, logs: logdict) -> Any:
+    table = logs.table()
+    by_axes: dict[tuple[str, ...], list[str]] = {}
+    for key in table:
+        by_axes.setdefault(tuple(table._steps_of(key)), []).append(key)
+    frames = [_of_axes(pandas, table, axes, keys) for axes, keys in by_axes.items()]
+    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+
+def _of_axes(pandas: Any, table: logdict, axes: tuple[str, ...], keys: list[str]) -> Any:
+    """Keys with the same step axes: those of equal steps share a row."""
+    if axes and _share_steps(table, axes, keys):
+        columns = {axis: _column(table._steps[axis][keys[0]]) for axis in axes}
+        return pandas.DataFrame(columns | {name: leaf for key in keys for name, leaf in _leaves(key, table[key])})
+    labels = [_labels(pandas, table, axes, key) for key in keys]
+    everything = pandas.concat(labels, ignore_index=True)
+    row = everything.groupby(list(everything.columns), sort=_rise(axes, labels), dropna=False).ngroup().to_numpy()
+    rows, first = np.unique(row, return_index=True)
+    frame = everything.loc[first, list(axes)].reset_index(drop=True)
+    ends = np.cumsum([len(mine) for mine in labels])
+    for key, mine in zip(keys, np.split(row, ends[:-1]), strict=True):
+        for name, leaf in _leaves(key, table[key]):
+            series = pandas.Series(leaf, index=mine)
+            frame[name] = (
+                series if np.array_equal(mine, rows) else series.reindex(rows)
+            )  # which makes floats of integers
+    return frame
+
+
+def _rise(axes: tuple[str, ...], labels: list[Any]) -> bool:
+    """Whether the steps of each key rise. Then the rows come in their order, otherwise as they first appear."""
+    return not axes or all(frame[list(axes)].apply(tuple, axis=1).is_monotonic_increasing for frame in labels)
+
+
+def _labels(pandas: Any, table: logdict, axes: tuple[str, ...], key: str) -> Any:
+    """The steps of each record, and how many before it have the same: the n-th meets the n-th of the other keys."""
+    frame = pandas.DataFrame(
+        {axis: _column(table._steps[axis][key]) for axis in axes}, index=range(table._rows_of(key))
+    )
+    occurrence = frame.groupby(list(axes), dropna=False).cumcount() if axes else np.arange(len(frame))
+    return frame.assign(**{"": occurrence})  # no axis has an empty name
+
+
+def _share_steps(table: logdict, axes: tuple[str, ...], keys: list[str]) -> bool:
+    for axis in axes:
+        first = table._steps[axis][keys[0]]
+        for other in (table._steps[axis][key] for key in keys[1:]):
+            if other is not first and not np.array_equal(other, first):
+                return False
+    return True
+
+
+def _leaves(key: str, value: Any) -> list[tuple[str, Any]]:
+    named = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+        name = "/".join([key, jax.tree_util.keystr(path, simple=True, separator="/")]) if path else key
+        named.append((name, _column(leaf) if leaf.ndim == 1 else list(leaf)))
+    return named
+
+
+def _column(rows: np.ndarray) -> Any:
+    if rows.ndim > 1:
+        return labels_of(rows)
+    return rows.astype(np.float64) if rows.dtype.kind == "V" else rows  # bfloat16 and its like are objects to pandas
+
+
+# --- lanes -----------------------------------------------------------------------------------------------------------
+
+
+def _lane_axes(logs: logdict) -> int:
+    """How many axes of lanes the logs have: what ``vmap(spool(f))`` puts in front of counts, steps and values."""
+    found = {key: number for key in logs if (number := _lane_axes_of(logs, key)) is not None}
+    for (one, first), (other, second) in itertools.pairwise(found.items()):
+        if first != second:
+            raise LogTypeError(
+                f"lox: logs.to_pandas() cannot tell which axes are lanes: {one!r} seems to have {first} axes of them, and "
+                f"{other!r} {second}. Say it: logs.to_pandas(lanes=1)"
+            )
+    return next(iter(found.values()), 0)
+
+
+def _lane_axes_of(logs: logdict, key: str) -> int | None:
+    """None where nothing tells."""
+    count, steps = logs._counts[key], [np.asarray(step) for step in logs._steps_of(key).values()]
+    if np.ndim(count):
+        return int(np.ndim(count))
+    if key not in logs.stacked:
+        return min(step.ndim for step in steps) if steps else None
+    if key not in logs._bounds:
+        shape = np.shape(jax.tree.leaves(logs[key])[0])
+        if len(shape) > 1 and shape[0] != count:
+            return shape.index(count) if count in shape else None
+    if not steps:
+        return None
+    step = min(steps, key=lambda step: step.ndim)
+    # Devices of a shard_map come behind the records, lanes before them; the steps of a loop differ by record.
+    return 0 if step.ndim == 1 or (step == step[:, :1]).all() else step.ndim - 1

@@ -1,0 +1,131 @@
+"""`Runs`: what `load` gives for a folder of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import lox
+from lox.loggers._errors import RunFormatError
+from lox.loggers._readers import config as configs
+from lox.loggers._readers.stack import stack_runs
+
+
+class Runs(Mapping[str, lox.logdict]):
+    """Runs by name, in the order in which they were opened, with what is known about each.
+
+    Args:
+      logs: the records of each run.
+      configs: what `init` was told about each.
+      left_out: for each run, what is stored but could not be read as arrays: a word for each key.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[str, lox.logdict],
+        configs: Mapping[str, Mapping[str, Any]] | None = None,
+        left_out: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._logs = dict(logs)
+        self._given = {name: dict((configs or {}).get(name, {})) for name in self._logs}
+        self._left_out = {name: dict((left_out or {}).get(name, {})) for name in self._logs}
+        self._constants: set[str] | None = None
+        self._flat: dict[str, dict[str, Any]] | None = None
+
+    def __getitem__(self, name: str) -> lox.logdict:
+        try:
+            return self._logs[name]
+        except KeyError:
+            raise KeyError(f"no run {name!r}; there are {_some(self._logs)}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._logs)
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def __repr__(self) -> str:
+        return repr(self._logs)
+
+    @property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """The config of each run: what `init` was given, and what the run has logged once and without steps
+        (`lox.log({"rate": rate})`)."""
+        keys = [key for logs in self._logs.values() for key in logs if key in self.constants]
+        return {
+            name: configs.logged_config(logs, dict.fromkeys(keys)) | self._given[name]
+            for name, logs in self._logs.items()
+        }
+
+    @property
+    def constants(self) -> set[str]:
+        """The keys that count as config: no run has steps for them, or more than one value."""
+        if self._constants is None:
+            self._constants = configs.constants(self._logs)
+        return self._constants
+
+    @property
+    def left_out(self) -> dict[str, dict[str, str]]:
+        """For each run, what is stored but not in its logs: `{"sample": "image"}`."""
+        return self._left_out
+
+    @property
+    def flat_configs(self) -> dict[str, dict[str, Any]]:
+        """The same as `configs`, with one name for each value (`model/width`), and values that can be compared."""
+        if self._flat is None:
+            self._flat = {name: configs.flat(config) for name, config in self.configs.items()}
+        return self._flat
+
+    def where(self, equal: Mapping[str, Any] | Callable[[dict[str, Any]], bool] = {}, /, **more: Any) -> Runs:  # noqa: B006
+        """The runs whose config has these values: `where(rate=0.01)`, `where({"model/width": 8})`, or
+        `where(lambda config: config["rate"] < 0.1)`."""
+        if callable(equal):
+            flat = self.flat_configs
+            return self._pick(name for name in self if equal(flat[name])).where(**more)
+        asked = {name: configs.comparable(value) for name, value in {**equal, **more}.items()}
+        self._check_known(asked)
+        return self._pick(
+            name
+            for name, config in self.flat_configs.items()
+            if all(key in config and configs.same(config[key], value) for key, value in asked.items())
+        )
+
+    def by(self, *keys: str) -> dict[Any, Runs]:
+        """The runs grouped by the value of a config key, in the order of the values; of several keys, by the tuples of
+        their values. Runs that lack a key are under None."""
+        self._check_known(keys)
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for name, config in self.flat_configs.items():
+            groups.setdefault(tuple(configs.hashable(config.get(key)) for key in keys), []).append(name)
+        ordered = sorted(groups, key=lambda values: [configs.sort_key(value) for value in values])
+        return {values[0] if len(keys) == 1 else values: self._pick(groups[values]) for values in ordered}
+
+    def stack(self, pad: bool = False) -> lox.logdict:
+        """All runs as one logdict with a leading run axis, then the records: a key logged once has shape `(runs, 1)`.
+
+        pad: fill runs that have fewer records up with zeros; `counts` says how many each has.
+        """
+        return stack_runs(self, pad)
+
+    def to_pandas(self) -> Any:
+        """One row for each record, with columns for the run, its config, the step axes and the values. Needs pandas."""
+        from lox.loggers._readers.table import to_pandas
+
+        return to_pandas(self)
+
+    def _pick(self, names: Iterable[str]) -> Runs:
+        picked = Runs({name: self._logs[name] for name in names}, self._given, self._left_out)
+        picked._constants = self.constants  # what counts as config does not change with the choice
+        return picked
+
+    def _check_known(self, keys: Iterable[str]) -> None:
+        known = dict.fromkeys(key for config in self.flat_configs.values() for key in config)
+        for key in keys:
+            if key not in known:
+                there = f"there are {', '.join(known)}" if known else "none of them has a config"
+                raise RunFormatError(f"no run has {key!r} in its config; {there}")
+
+
+def _some(names: Mapping[str, Any]) -> str:
+    first = list(names)[:5]
+    return ", ".join(first) + (f" and {len(names) - 5} more" if len(names) > 5 else "") if first else "none"
