@@ -24,6 +24,9 @@ class TestSave(LoggerContract):
     def read(self, folder, name):
         return lox.loggers.load(folder / name)
 
+    def read_config(self, folder, name):
+        return read_config(folder / name / "config.json")
+
 
 class TestMemory(LoggerContract):
     def make(self, folder, **options):
@@ -33,6 +36,9 @@ class TestMemory(LoggerContract):
     def read(self, folder, name):
         return self._last.logs[name]
 
+    def read_config(self, folder, name):
+        return self._last.configs[name]
+
 
 class TestJsonl(LoggerContract):
     def make(self, folder, **options):
@@ -41,6 +47,9 @@ class TestJsonl(LoggerContract):
     def read(self, folder, name):
         lines = (folder / f"{name}.jsonl").read_text().splitlines()
         return from_rows({label: number(cell) for label, cell in json.loads(line).items()} for line in lines)
+
+    def read_config(self, folder, name):
+        return read_config(folder / f"{name}.jsonl.config.json")
 
 
 class TestCsv(LoggerContract):
@@ -52,6 +61,9 @@ class TestCsv(LoggerContract):
             return from_rows(
                 {label: number(cell) for label, cell in row.items() if cell} for row in csv.DictReader(file)
             )
+
+    def read_config(self, folder, name):
+        return read_config(folder / f"{name}.csv.config.json")
 
 
 def number(cell):
@@ -82,6 +94,10 @@ class TestProgress(LoggerContract):
 class TestProgressBar(LoggerContract):
     def make(self, folder, **options):
         return lox.loggers.ProgressLogger(20, metrics="*", file=io.StringIO(), live=True, **options)
+
+
+def read_config(path):
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def from_rows(rows, axes=("step", "epoch")):
@@ -216,7 +232,7 @@ def test_a_failure_shows_what_was_compared_and_resume_says_why_it_is_skipped(pyt
         """
     )
     result = pytester.runpytest("-rs", "-k", "resume or after_flush", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=1, failed=1, skipped=4)
+    result.assert_outcomes(passed=1, failed=1, skipped=6)
     result.stdout.fnmatch_lines(["*assert (*3*1.0*) == (*3*0.5*)"])
     result.stdout.fnmatch_lines(["*written tells no steps, so all records were written again"])
 

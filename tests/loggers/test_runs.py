@@ -1,5 +1,11 @@
 """Runs, their keys and names, and the states that stand for them."""
 
+import dataclasses
+import json
+import math
+import os
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +13,8 @@ import pytest
 
 import lox
 import lox.loggers
-from lox.loggers import LoggerOptionError, LoggerStateError, MemoryLogger
+from lox.loggers import LoggerOptionError, LoggerStateError, MemoryLogger, RunFormatError
+from lox.loggers._backends.config_file import read_config
 from tests.loggers.recording import scan
 
 
@@ -214,3 +221,68 @@ def test_lanes_have_their_own_config():
 def test_what_is_no_config_is_refused(config):
     with MemoryLogger() as logger, pytest.raises(LoggerOptionError, match="config"):
         logger.init(jax.random.key(0), config)
+
+
+@dataclasses.dataclass
+class Net:
+    sizes: tuple[int, ...]
+    rate: jax.Array
+
+
+def test_a_config_in_the_types_of_json_keeps_order_digits_and_none():
+    config = {
+        "z": jnp.float32(0.1),
+        "a": None,
+        "half": jnp.bfloat16(0.5),
+        "words": np.array(["a", "b"]),
+        "since": np.datetime64("2020-01-01"),
+        "where": Path("data") / "x",
+        "complex": 1 + 2j,
+        "net": Net((64, 32), jnp.ones(2)),
+        "nan": float("nan"),
+        "key": jax.random.key(7),
+    }
+    with MemoryLogger() as logger:
+        logger.init(jax.random.key(0), config)
+        (plain,) = logger.configs.values()
+    assert list(plain) == list(config)
+    assert json.loads(json.dumps(plain | {"nan": None})) == {
+        "z": 0.1,
+        "a": None,
+        "half": 0.5,
+        "words": ["a", "b"],
+        "since": "2020-01-01",
+        "where": os.path.join("data", "x"),
+        "complex": [1.0, 2.0],
+        "net": {"sizes": [64, 32], "rate": [1.0, 1.0]},
+        "nan": None,
+        "key": [0, 7],
+    }
+    assert math.isnan(plain["nan"])
+
+
+def test_static_values_and_mapped_ones_share_a_config_by_in_axes():
+    keys, rates = jax.random.split(jax.random.key(0), 2), jnp.asarray([0.5, 2.0])
+    axes = {"rate": 0, "env": None, "depth": None, "clip": None}
+    with MemoryLogger() as logger:
+        jax.vmap(logger.init, in_axes=(0, axes))(keys, {"rate": rates, "env": "CartPole", "depth": 3, "clip": None})
+        first, second = logger.configs.values()
+    assert first == {"rate": 0.5, "env": "CartPole", "depth": 3, "clip": None}
+    assert second == {**first, "rate": 2.0}
+
+
+def test_numbers_of_a_config_that_are_not_finite_come_back(tmp_path):
+    with lox.loggers.SaveLogger(tmp_path) as logger:
+        logger.init(jax.random.key(7), {"low": -math.inf, "x": [math.nan]})
+    text = (tmp_path / "0000000000000007" / "config.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {"low": "-Infinity", "x": ["NaN"]}
+    config = read_config(tmp_path / "0000000000000007" / "config.json")
+    assert config["low"] == -math.inf
+    assert math.isnan(config["x"][0])
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", '{"a": 1'])
+def test_a_damaged_config_file_is_an_error_that_names_it(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(RunFormatError, match=r"config\.json is damaged"):
+        read_config(tmp_path / "config.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,3 +29,7 @@ class TestTensorBoardLogger(LoggerContract):
             steps={"step": steps, "epoch": {tag: np.array(mine) for tag, mine in by_epoch.items()}},
             stacked=found,
         )
+
+    def read_config(self, folder: Path, name: str) -> Any:
+        path = folder / name / "config.json"
+        return json.loads(path.read_text()) if path.exists() else {}

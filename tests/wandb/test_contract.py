@@ -13,7 +13,8 @@ import pytest
 import lox
 from lox.loggers.testing import LoggerContract
 from lox.wandb import WandbLogger
-from tests.wandb.offline import all_rows
+from lox.wandb._runfile import find_run_files
+from tests.wandb.offline import all_rows, config
 
 
 class TestWandbLogger(LoggerContract):
@@ -44,6 +45,12 @@ class TestWandbLogger(LoggerContract):
         assert [run.name for run in logger.runs] == names
         for lane, name in enumerate(names):
             assert self.records(name) == (list(range(5)), [(lane + 1.0) * step for step in range(5)])
+
+    def read_config(self, folder: Path, name: str) -> Any:
+        merged: dict[str, Any] = {}
+        for file in find_run_files(folder / "wandb", name):
+            merged |= config(file)
+        return merged
 
     def read(self, folder: Path, name: str) -> lox.logdict:
         logs = lox.logdict()

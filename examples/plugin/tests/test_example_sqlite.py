@@ -25,6 +25,11 @@ class TestExampleSqlite(LoggerContract):
     def read(self, folder, name):
         return read(folder / "runs.db", name)
 
+    def read_config(self, folder, name):
+        with connect(folder / "runs.db") as database:
+            ((config,),) = database.execute("SELECT config FROM runs WHERE name = ?", [name])
+        return json.loads(config)
+
 
 def read(path, name):
     logs = lox.logdict()

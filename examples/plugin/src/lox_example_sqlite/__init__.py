@@ -20,7 +20,7 @@ from lox.loggers.kinds import KindError, flatten, plain
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records (run TEXT, key TEXT, name TEXT, steps TEXT, value);
 CREATE INDEX IF NOT EXISTS by_run ON records (run, key);
-CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY, config TEXT);
 """
 
 
@@ -35,12 +35,15 @@ class ExampleSqliteLogger(Logger):
 
     def open(self, run: Run) -> SqliteWriter:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not run.resume:
-            with connect(self.path) as database:
-                try:
-                    database.execute("INSERT INTO runs VALUES (?)", [run.name])
-                except sqlite3.IntegrityError:  # another process has just taken the name: Logger tries the next one
-                    raise RunExistsError(f"ExampleSqliteLogger: {self.path} has a run {run.name!r}") from None
+        config = json.dumps(run.plain_config)
+        with connect(self.path) as database:
+            try:
+                if not run.resume:
+                    database.execute("INSERT INTO runs VALUES (?, ?)", [run.name, config])
+                elif run.config:  # else the run keeps the one it has
+                    database.execute("UPDATE runs SET config = ? WHERE name = ?", [config, run.name])
+            except sqlite3.IntegrityError:  # another process has just taken the name: Logger tries the next one
+                raise RunExistsError(f"ExampleSqliteLogger: {self.path} has a run {run.name!r}") from None
         return SqliteWriter(self.path, run.name, self.pending)
 
     # What follows is optional: it lets runs be found again, replaced and resumed.

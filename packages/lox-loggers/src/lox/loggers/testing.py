@@ -9,6 +9,9 @@
         def read(self, folder, name):          # if the backend keeps what it is given
             return lox.logdict(...)            # the records of the run of that name
 
+        def read_config(self, folder, name):   # if it keeps configs
+            return {...}                       # what `run.plain_config` held
+
 The options are those of `Logger` (`if_exists`, `on_error`, `queue_size`, ...); a backend has to take them all and pass
 them on to `Logger.__init__`. Without `read` only the lifecycle is checked. If the backend overrides `Logger.exists`,
 what `if_exists` promises is checked too.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from tensorboardX import summary
 from tensorboardX.proto.summary_pb2 import Summary
 
-from lox.loggers import LoggerOptionError
+from lox.loggers import LoggerOptionError, Run
 from lox.loggers.kinds import Column, KindError
 
 Number = str | bool | int | float
@@ -72,9 +72,9 @@ def check_hparams(hparams: Mapping[str, Any] | None) -> dict[str, Number]:
     return dict(_flat("", hparams or {}))
 
 
-def of_config(config: Mapping[str, Any]) -> dict[str, Number]:
-    """What `init` was told about a run, flat. It is not for TensorBoard alone: what cannot be shown is shown as text."""
-    return dict(_flat("", config, otherwise=lambda _, value: str(np.asarray(value).tolist())))
+def of_config(run: Run) -> dict[str, Number]:
+    """The config of a run, flat. It is not for TensorBoard alone: what the HPARAMS tab cannot show is shown as text."""
+    return dict(_flat("", run.plain_config))
 
 
 def _refuse(name: str, value: Any) -> Number:
@@ -84,13 +84,11 @@ def _refuse(name: str, value: Any) -> Number:
     )
 
 
-def _flat(
-    prefix: str, hparams: Mapping[str, Any], otherwise: Callable[[str, Any], Number] = _refuse
-) -> Iterator[tuple[str, Number]]:
+def _flat(prefix: str, hparams: Mapping[str, Any]) -> Iterator[tuple[str, Number]]:
     for name, value in hparams.items():
         full = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            yield from _flat(f"{full}/", value, otherwise)
+            yield from _flat(f"{full}/", value)
         elif isinstance(value, str | bool | int | float):
             yield full, value
         elif value is None or isinstance(value, list | tuple):
@@ -98,7 +96,7 @@ def _flat(
         elif np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
             yield full, _number(np.asarray(value))
         else:
-            yield full, otherwise(full, value)
+            yield full, _refuse(full, value)
 
 
 def _number(value: np.ndarray) -> Number:

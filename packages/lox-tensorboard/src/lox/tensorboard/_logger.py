@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError
+from lox.loggers._backends.config_file import in_folder, remove_config, write_config
 from lox.loggers.kinds import Kinds
 from lox.tensorboard._files import event_files
 from lox.tensorboard._hparams import check_hparams, of_config
@@ -73,11 +74,12 @@ class TensorBoardLogger(Logger):
             raise RunExistsError(
                 f'{BACKEND}: {folder} exists already. Delete it, or say if_exists="new", "replace" or "resume".'
             ) from error
+        write_config(in_folder(folder), run)
         return TensorBoardWriter(
             folder,
             kinds=self._kinds,
             step_axes=self._step_axes,
-            hparams={**self._hparams, **of_config(run.config)},
+            hparams={**self._hparams, **of_config(run)},
             sample_rate=self._sample_rate,
             resume=run.resume,
             lanes=self._lanes,
@@ -87,9 +89,10 @@ class TensorBoardLogger(Logger):
         return (self.path / name).exists()
 
     def remove(self, name: str) -> None:
-        """Deletes the event files of a run, and nothing else that may lie in its folder."""
+        """Deletes the event files and the config of a run, and nothing else that may lie in its folder."""
         for path in event_files(self.path / name):
             path.unlink()
+        remove_config(in_folder(self.path / name))
         with contextlib.suppress(OSError):
             (self.path / name).rmdir()
 

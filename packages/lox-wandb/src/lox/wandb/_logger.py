@@ -33,7 +33,7 @@ from lox.wandb._options import (
 from lox.wandb._rows import check_names
 from lox.wandb._runfile import find_run_files, read_info
 from lox.wandb._summary import How, Summary
-from lox.wandb._values import SUPPORTED_KINDS, ValueEncoder, config_value
+from lox.wandb._values import SUPPORTED_KINDS, ValueEncoder
 from lox.wandb._writer import RunWriter
 
 _OWN = {"kinds", "summary", "sample_rate", "fps", "path", "if_exists", "on_error", "processes", "queue_size"}
@@ -108,7 +108,7 @@ class WandbLogger(Logger):
             encoder = ValueEncoder(*self._rates)
             writer = RunWriter(opened, kinds=self._kinds, summary=self._summary, encoder=encoder, earlier=earlier)
             if run.config:
-                writer.configure(config_value(run.config))
+                writer.configure(run.plain_config)
         except BaseException:
             opened.finish(exit_code=1)
             raise

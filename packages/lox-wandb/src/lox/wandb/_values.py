@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -92,16 +91,3 @@ def _tables_of_matrix(name: str, value: np.ndarray) -> Values:
     columns = [str(number) for number in range(value.shape[2])] if value.ndim == 3 else ["value"]
     tables = value if value.ndim == 3 else value[..., None]
     return [make(wandb.Table, name, columns=columns, data=table.tolist()) for table in tables]
-
-
-def config_value(value: Any) -> Any:
-    """A value of a config as wandb stores it: arrays as numbers or lists of them."""
-    if isinstance(value, Mapping):
-        return {key: config_value(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return config_value(value[()]) if value.ndim == 0 else [config_value(item) for item in value]
-    if isinstance(value, np.generic) and not isinstance(value, np.str_):
-        if value.dtype.kind in "fV" and value.dtype.itemsize < 8:  # "V": bfloat16 and its like
-            return float(str(value))  # a learning rate of 0.1 is to be found under 0.1, not 0.10000000149011612
-        return value.item()
-    return value

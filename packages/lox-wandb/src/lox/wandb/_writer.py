@@ -16,13 +16,14 @@ import numpy as np
 import wandb
 
 from lox import logdict
+from lox.loggers._delivery.config import plain
 from lox.loggers.kinds import Kinds
 from lox.wandb._disk import OnDisk
 from lox.wandb._earlier import Earlier
 from lox.wandb._errors import BACKEND, WandbError, WandbFinishedError, WandbKeyError
 from lox.wandb._rows import Axes, PendingRows, axes_of, check_names, steps_of
 from lox.wandb._summary import Summary
-from lox.wandb._values import ValueEncoder, config_value, numbers
+from lox.wandb._values import ValueEncoder, numbers
 
 # More rows than this do not wait for other keys.
 _MAX_WAITING = 8192
@@ -99,7 +100,7 @@ class RunWriter:
         groups: dict[Axes, Metrics] = {}
         for column in columns:
             if column.kind == "hparams":  # no history: they go to the run's config, where the last one stays
-                self.configure({column.name: config_value(column.values[-1])})
+                self.configure({column.name: plain(column.values[-1])})
                 continue
             axes = axes_of(logs, column.key)
             group = groups.setdefault(axes, Metrics([], [], []))

@@ -11,7 +11,7 @@ from lox.loggers._delivery.tables import as_table, join_tables, lane_of
 
 
 class MemoryLogger(Logger):
-    """Keeps the records of each run in memory: `logger.logs` is `{run name: logdict}`.
+    """Keeps the records of each run in memory: `logger.logs` is `{run name: logdict}`, and `logger.configs` their configs.
 
     >>> logger = lox.loggers.MemoryLogger()
     >>> logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -25,6 +25,7 @@ class MemoryLogger(Logger):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._writers: dict[str, MemoryWriter] = {}
+        self._configs: dict[str, dict[str, Any]] = {}
 
     @property
     def logs(self) -> dict[str, lox.logdict]:
@@ -32,7 +33,13 @@ class MemoryLogger(Logger):
         self.flush()
         return {name: writer.logs() for name, writer in self._writers.items()}
 
+    @property
+    def configs(self) -> dict[str, dict[str, Any]]:
+        """The config of each run, as `init` was given it, with arrays as numbers and lists."""
+        return dict(self._configs)
+
     def open(self, run: Run) -> MemoryWriter:
+        self._configs[run.name] = run.plain_config
         self._writers[run.name] = MemoryWriter()
         return self._writers[run.name]
 

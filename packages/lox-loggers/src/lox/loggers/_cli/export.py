@@ -11,10 +11,10 @@ from typing import IO, Any
 import jax
 import numpy as np
 
-from lox.loggers._backends.text.jsonl import to_json
 from lox.loggers._backends.text.rows import Labels, Row
 from lox.loggers._cli.show import load_runs
 from lox.loggers._errors import LoggerOptionError
+from lox.loggers._json import to_json
 
 
 def export(paths: Sequence[str], keys: Sequence[str], *, form: str | None, output: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ class Contract:
 
         A nested value may come back nested, or as its leaves: `{"params": {"w": 1}}`, or `{"params/w": 1}`.
         """
+        return None
+
+    def read_config(self, folder: Path, name: str) -> Mapping[str, Any] | None:
+        """The config of a run, as `Run.plain_config` had it; None if the backend keeps none."""
         return None
 
     @pytest.fixture(autouse=True)
@@ -60,6 +64,13 @@ class Contract:
                     steps = table.steps.get(axis, {}).get(key, ())
                     return rounded(steps), rounded(plain(column, leaf, "read"))
         return [], []
+
+    def config(self, name: str) -> Mapping[str, Any]:
+        """The config of a run; skips the test where the backend keeps none."""
+        config = self.read_config(self._folder, name)
+        if config is None:
+            pytest.skip("this backend does not keep the configs of runs: read_config returns None")
+        return config
 
     def only_run(self, logger: Logger) -> str:
         (run,) = logger.runs

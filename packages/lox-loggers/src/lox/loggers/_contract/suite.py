@@ -14,7 +14,7 @@ import pytest
 import lox
 from lox.loggers._contract.base import Contract, break_writes, in_the_way, rounded, scan
 from lox.loggers._delivery.logger import Logger
-from lox.loggers._errors import LoggerClosedError, LoggerWarning, RunExistsError
+from lox.loggers._errors import LoggerClosedError, LoggerOptionError, LoggerWarning, RunExistsError
 
 
 class LoggerContract(Contract):
@@ -214,6 +214,30 @@ class LoggerContract(Contract):
         assert self.records(name, "accuracy")[1] == rounded([0.1])
         assert self.records(name, "no_step")[1] == [3]
 
+    # Configs.
+
+    def test_the_config_of_each_lane_is_kept_with_what_is_static(self) -> None:
+        logger = self.logger()
+        keys = jax.random.split(jax.random.key(1), 2)
+        static = {"env": "CartPole", "clip": None, "net": {"sizes": [64, 32], "bias": True}, "steps": 2**40}
+        jax.vmap(lambda key, rate: logger.init(key, {"rate": rate, **static}))(keys, jnp.asarray([0.1, 0.25]))
+        names = [run.name for run in logger.runs]
+        logger.close()
+        assert [self.config(name) for name in names] == [{"rate": rate, **static} for rate in (0.1, 0.25)]
+
+    def test_a_run_without_a_config_has_an_empty_one(self) -> None:
+        logger = self.logger()
+        logger.init(jax.random.key(1))
+        name = self.only_run(logger)
+        logger.close()
+        assert self.config(name) == {}
+
+    def test_a_config_that_cannot_be_kept_is_refused_before_a_run_opens(self) -> None:
+        logger = self.logger()
+        with pytest.raises(LoggerOptionError, match=r"config\['net'\]\['activation'\] is a function"):
+            logger.init(jax.random.key(1), {"rate": 0.1, "net": {"activation": lambda x: x}})
+        assert not logger.runs
+
     # Failure.
 
     def test_what_a_writer_raises_is_raised_at_the_next_call_as_itself(self) -> None:
@@ -256,6 +280,14 @@ class LoggerContract(Contract):
         assert self.records(name) == ([0, 1], [1.0, 2.0]), "flush raised nothing, and yet the record is not there"
 
     # Runs that are there already.
+
+    def test_replace_and_resume_take_the_new_config(self) -> None:
+        self._earlier()
+        for if_exists, config in (("replace", {"rate": 1.0}), ("resume", {"rate": 2.0}), ("resume", {})):
+            with self.logger(if_exists=if_exists) as logger:
+                logger.init(jax.random.key(1), config)
+                name = self.only_run(logger)
+            assert self.config(name) == (config or {"rate": 2.0})
 
     def _earlier(self) -> str:
         """The name of a run with steps 0 to 4, left by an earlier logger."""

@@ -2,39 +2,114 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import reprlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from lox.loggers._errors import LoggerOptionError
 
+_KEPT = (
+    "A config holds numbers, text, None, arrays, and lists, dataclasses and mappings of these: give its name as text, "
+    "or leave it out"
+)
+
 
 class ConfigTemplate:
-    """A config with gaps where its arrays were: they travel to the host and are filled in for each lane."""
+    """A config with gaps where its JAX arrays were: they travel to the host and are filled in for each lane."""
 
     def __init__(self, owner: str, config: Mapping[str, Any] | None) -> None:
         if config is not None and not isinstance(config, Mapping):
             raise LoggerOptionError(f"{owner}: config must map names to values; got {type(config).__name__}")
-        if wrong := [name for name in config or {} if not isinstance(name, str)]:
-            raise LoggerOptionError(f"{owner}: the names in a config are str; got {wrong[0]!r}")
-        try:
-            leaves, self._tree = jax.tree_util.tree_flatten(dict(config or {}))
-        except ValueError as error:  # keys of different types, say
-            raise LoggerOptionError(f"{owner}: config holds a mapping that is no pytree: {error}") from error
-        places = dict(enumerate(leaves))
-        # What is numpy's stays on the host, where 64 bits, text and dates stay what they are. Under `vmap`, what
-        # differs between the lanes is JAX's.
-        self.arrays = {place: leaf for place, leaf in places.items() if isinstance(leaf, jax.Array)}
-        self._constants = {place: _own(leaf) for place, leaf in places.items() if place not in self.arrays}
+        self._owner = owner
+        self.arrays: dict[int, jax.Array] = {}
+        self._template = self._without_arrays(config or {}, "config")
 
     def fill(self, arrays: Mapping[int, np.ndarray], lane: tuple[int, ...]) -> dict[str, Any]:
         """The config of one lane, with the arrays as they reached the host."""
-        leaves = self._constants | {place: np.asarray(array[lane]) for place, array in arrays.items()}
-        config: dict[str, Any] = self._tree.unflatten([leaves[place] for place in range(len(leaves))])
+        config: dict[str, Any] = _filled(self._template, {i: np.asarray(array[lane]) for i, array in arrays.items()})
         return config
 
+    def _without_arrays(self, value: Any, path: str) -> Any:
+        """A copy with a gap for each JAX array. What is numpy's stays on the host, where 64 bits, text and dates
+        stay what they are. Under `vmap`, what differs between the lanes is JAX's."""
+        if isinstance(value, jax.Array):
+            self.arrays[len(self.arrays)] = jax.random.key_data(value) if _is_key(value) else value
+            return _Gap(len(self.arrays) - 1)
+        if type(value) in (list, tuple):
+            return type(value)(self._without_arrays(item, f"{path}[{i}]") for i, item in enumerate(value))
+        if (fields := _fields(value)) is not None:
+            for name in fields:
+                if not isinstance(name, str):
+                    raise LoggerOptionError(f"{self._owner}: the names in a config are str; {path} has {name!r}")
+            return {name: self._without_arrays(item, f"{path}[{name!r}]") for name, item in fields.items()}
+        if _can_be_kept(value):
+            return value.copy() if isinstance(value, np.ndarray) else value
+        raise LoggerOptionError(
+            f"{self._owner}: {path} is a {type(value).__name__}, which cannot be kept: {reprlib.repr(value)}. {_KEPT}"
+        )
 
-def _own(leaf: Any) -> Any:
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+class _Gap(NamedTuple):
+    place: int
+
+
+def _filled(template: Any, arrays: Mapping[int, np.ndarray]) -> Any:
+    if isinstance(template, _Gap):
+        return arrays[template.place]
+    if isinstance(template, dict):
+        return {name: _filled(item, arrays) for name, item in template.items()}
+    return type(template)(_filled(item, arrays) for item in template) if type(template) in (list, tuple) else template
+
+
+def _fields(value: Any) -> Mapping[Any, Any] | None:
+    """What a value holds by name; None if it holds nothing."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
+
+
+def _can_be_kept(value: Any) -> bool:
+    if isinstance(value, np.ndarray | np.generic):
+        return not value.dtype.hasobject and (value.dtype.kind in "biufcUSmM" or value.dtype.type is not np.void)
+    return value is None or isinstance(value, bool | int | float | complex | str | os.PathLike)
+
+
+def _is_key(value: jax.Array) -> bool:
+    return bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
+
+
+def plain(value: Any) -> Any:
+    """A value of a config in the types that JSON has: arrays as numbers or lists of them, a complex number as a pair."""
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain_scalar(np.asarray(value)[()])
+    if isinstance(value, complex):
+        return [value.real, value.imag]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _plain_scalar(value: Any) -> Any:
+    """A scalar of numpy."""
+    kind = value.dtype.kind
+    if kind == "c":
+        return [_plain_scalar(value.real), _plain_scalar(value.imag)]
+    if kind in "mM":
+        return str(value)
+    if kind == "S":
+        return value.item().decode(errors="replace")
+    if kind == "V" or (kind == "f" and value.dtype.itemsize < 8):  # "V": bfloat16 and its like
+        number = float(str(value))  # a rate of 0.1 is to be found under 0.1, not 0.10000000149011612
+        return int(number) if kind == "V" and "int" in value.dtype.name else number
+    return value.item()

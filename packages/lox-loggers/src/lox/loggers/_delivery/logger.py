@@ -168,8 +168,9 @@ class Logger(abc.ABC):
     def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
         """Opens a run named after `key`; `jax.vmap(logger.init)(keys)` opens one for each.
 
-        config: what there is to know about the run, such as its hyperparameters, for backends that have a place for it.
-        Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own.
+        config: what makes the run particular, such as its hyperparameters: numbers, text, None, arrays, and lists and
+        mappings of these. Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets
+        its own.
         """
         self.__ready()
         words, impl = words_of_key(key)

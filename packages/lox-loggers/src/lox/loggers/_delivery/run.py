@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 import lox
+from lox.loggers._delivery.config import plain
 from lox.loggers._errors import LoggerOptionError, LoggerStateError
 
 IfExists = Literal["new", "error", "replace", "resume"]
@@ -27,7 +28,7 @@ class Run:
       key: the words of the PRNG key that the run is named after.
       process_index: the JAX process that writes the run.
       resume: the run exists, and is to be continued.
-      config: what `init` was told about the run: mappings, of plain values and numpy arrays.
+      config: what `init` was told about the run: mappings, lists, numbers, text, None and numpy arrays.
     """
 
     name: str
@@ -35,6 +36,12 @@ class Run:
     process_index: int = 0
     resume: bool = False
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+
+    @property
+    def plain_config(self) -> dict[str, Any]:
+        """The config in the types that JSON has: arrays are numbers, or lists of them."""
+        config: dict[str, Any] = plain(self.config)
+        return config
 
 
 @runtime_checkable

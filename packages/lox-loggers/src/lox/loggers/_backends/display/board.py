@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 import lox
 from lox.loggers import _tree
-from lox.loggers._backends.display.numbers import as_float
+from lox.loggers._backends.display.numbers import as_float, short
 from lox.loggers._delivery.run import short_names
 
 _POINTS = 64  # numbers behind a sparkline, at most
+_MAX_TEXTS = 4  # different values of a config that are spelled out
 _RATE_SECONDS = 10.0  # the rate is that of so many seconds
 
 
@@ -46,8 +49,11 @@ class Course:
 
 
 class RunBoard:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, config: Mapping[str, Any] | None = None) -> None:
         self.name = name
+        self.config = dict(_flat(config or {}))
+        self.hyperparameters: set[str] = set()
+        """What was logged just once, without a step."""
         self.records = 0  # of the key that has the most: so it is the same, however keys come together
         self.seen = 0  # of all keys: what tells whether there is anything new
         self._counts: Counter[str] = Counter()
@@ -68,12 +74,18 @@ class RunBoard:
             # The largest: what is logged rarely may arrive late.
             known = [self.steps.get(printable(axis)), *last]
             self.steps[printable(axis)] = max((step for step in known if step is not None), default=0)
+        stepped = {key for by_key in logs.steps.values() for key in by_key}
         for key, value in logs.items():
+            once = self._counts[key] == 1 and key not in stepped
             for path, column in _tree.leaves_of(value):
                 if len(column) and (latest := as_float(column[-1])) is not None:
                     name = printable(_tree.label(key, path))
+                    (self.hyperparameters.add if once else self.hyperparameters.discard)(name)
                     self.latest[name] = latest
                     self.history.setdefault(name, Course()).extend(column)
+
+    def config_text(self) -> str:
+        return config_text([self.config])
 
     def rate(self) -> float:
         """Records per second, lately."""
@@ -83,6 +95,32 @@ class RunBoard:
         if not self._arrivals:
             return 0.0
         return sum(rows for _, rows in self._arrivals) / max(now - self._arrivals[0][0], 0.1)
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}/")
+        else:
+            yield printable(f"{prefix}{name}"), value
+
+
+def config_text(configs: Iterable[Mapping[str, Any]]) -> str:
+    """The flat configs of some runs in one line."""
+    found: dict[str, list[Any]] = {}
+    for config in configs:
+        for name, value in config.items():
+            found.setdefault(name, []).append(value)
+    return "  ".join(f"{name}={_span(values)}" for name, values in found.items())
+
+
+def _span(values: Sequence[Any]) -> str:
+    """One value for all runs, the range of numbers, or the first few of anything else."""
+    distinct = list({str(value): value for value in values}.values())
+    if len(distinct) > 1 and all(isinstance(value, int | float) for value in distinct):
+        return f"{short(min(distinct))}..{short(max(distinct))}"
+    texts = [short(value) if isinstance(value, float) else printable(str(value)) for value in distinct]
+    return ",".join(texts[:_MAX_TEXTS]) + ("..." if len(texts) > _MAX_TEXTS else "")
 
 
 def printable(name: str) -> str:
@@ -97,7 +135,20 @@ class Board:
         self.runs: dict[str, RunBoard] = {}
 
     def metrics(self) -> list[str]:
-        return list(dict.fromkeys(key for run in self.runs.values() for key in run.latest))
+        """What is shown as it goes on: all keys but those that are hyperparameters wherever they are."""
+        return list(
+            dict.fromkeys(key for run in self.runs.values() for key in run.latest if key not in run.hyperparameters)
+        )
+
+    def config(self) -> str:
+        """The config of the runs, each value or its range. Of several runs, also what they logged just once: there is no
+        use in its mean."""
+        metrics = set(self.metrics())
+        configs = []
+        for run in self.runs.values():
+            once = run.hyperparameters - metrics if len(self.runs) > 1 else ()
+            configs.append({**run.config, **{key: run.latest[key] for key in run.latest if key in once}})
+        return config_text(configs)
 
     def axes(self) -> list[str]:
         return list(dict.fromkeys(axis for run in self.runs.values() for axis in run.steps))

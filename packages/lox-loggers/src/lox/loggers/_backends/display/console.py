@@ -47,7 +47,7 @@ class ConsoleLogger(Logger):
         self._display: _Table | _Lines | None = None
 
     def open(self, run: Run) -> ConsoleWriter:
-        self._board.runs[run.name] = RunBoard(run.name)
+        self._board.runs[run.name] = RunBoard(run.name, run.plain_config)
         self._open_runs += 1
         return ConsoleWriter(self, run.name)
 
@@ -97,18 +97,21 @@ class _Lines:
     def draw(self, board: Board) -> None:
         if len(board.runs) <= MAX_ROWS:
             for run in board.runs.values():
-                self._show(run.name, run.seen, _run_line(run))
+                self._show(run.name, run.seen, run.config_text(), _run_line(run))
         else:
-            self._show("", board.seen(), _summary_line(board))
+            self._show(f"{len(board.runs)} runs", board.seen(), board.config(), _summary_line(board))
         self._file.flush()
 
     def stop(self) -> None:
         pass
 
-    def _show(self, name: str, seen: int, line: str) -> None:
-        if self._shown.get(name, 0) != seen:  # nothing new, no line
-            self._shown[name] = seen
-            self._file.write(line + "\n")
+    def _show(self, title: str, seen: int, config: str, line: str) -> None:
+        if self._shown.get(title, 0) == seen:  # nothing new, no line
+            return
+        if config and title not in self._shown:
+            line = f"{config}  {line}"
+        self._shown[title] = seen
+        self._file.write(f"{title}  {line}\n")
 
 
 class _Table:
@@ -127,11 +130,11 @@ class _Table:
 def _run_line(run: RunBoard) -> str:
     steps = [f"{axis}={whole(step)}" for axis, step in run.steps.items()]
     values = [f"{key}={short(value)}" for key, value in run.latest.items()]
-    return "  ".join([run.name, *steps, *values, f"({records_phrase(run.records)}, {short(run.rate())}/s)"])
+    return "  ".join([*steps, *values, f"({records_phrase(run.records)}, {short(run.rate())}/s)"])
 
 
 def _summary_line(board: Board) -> str:
-    parts = [f"{len(board.runs)} runs"]
+    parts = []
     for axis in board.axes():
         low, high = board.step_range(axis)
         parts.append(f"{axis}={whole(low)}" if low == high else f"{axis}={whole(low)}..{whole(high)}")

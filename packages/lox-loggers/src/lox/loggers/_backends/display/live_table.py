@@ -64,13 +64,15 @@ def _caption(board: Board) -> str:
     for axis in board.axes():
         low, high = board.step_range(axis)
         steps.append(f"{axis} {whole(low)}" if low == high else f"{axis} {whole(low)}..{whole(high)}")
-    return ", ".join([*steps, records_phrase(board.records()), f"{short(board.rate())}/s"])
+    progress = ", ".join([*steps, records_phrase(board.records()), f"{short(board.rate())}/s"])
+    return f"{board.config()}\n{progress}".lstrip()
 
 
 def _new_table(title: str, board: Board, columns: list[str]) -> Any:
     from rich.table import Table
+    from rich.text import Text  # names and configs are not markup
 
-    table = Table(title=title, caption=_caption(board), title_justify="left", caption_justify="left")
+    table = Table(title=Text(title), caption=Text(_caption(board)), title_justify="left", caption_justify="left")
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 or not column else "right", no_wrap=True)
     return table

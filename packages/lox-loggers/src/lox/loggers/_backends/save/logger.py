@@ -12,6 +12,7 @@ import numpy as np
 
 import lox
 from lox.loggers import _tree
+from lox.loggers._backends.config_file import in_folder, write_config
 from lox.loggers._backends.save import dtypes
 from lox.loggers._backends.save.key_files import Block, KeyFiles, load_block, row_count
 from lox.loggers._backends.save.manifest import FILE, Manifest, has_begun
@@ -30,7 +31,8 @@ class SaveLogger(Logger):
     """Saves runs below the folder `path`; `lox.loggers.load` reads them, and so does plain `np.load`.
 
     The run's folder holds `KEY.npy` for the values and `KEY@AXIS.npy` for the steps of each key, and
-    `lox.json`, which says what they are. Files can be read at any time, also after `kill -9`.
+    `lox.json`, which says what they are; `config.json` holds the config that `init` was given. Files can be read at any
+    time, also after `kill -9`.
 
     >>> with lox.loggers.SaveLogger("runs") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -47,7 +49,9 @@ class SaveLogger(Logger):
     def open(self, run: Run) -> SaveWriter:
         folder = self.path / run.name
         if run.resume and has_begun(folder):
-            return SaveWriter(folder, Manifest.read(folder))
+            manifest = Manifest.read(folder)
+            write_config(in_folder(folder), run)
+            return SaveWriter(folder, manifest)
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             folder.mkdir(exist_ok=run.resume)
@@ -55,6 +59,7 @@ class SaveLogger(Logger):
             raise RunExistsError(f"SaveLogger: {folder} exists already") from None
         manifest = Manifest.of(run)
         manifest.write(folder)
+        write_config(in_folder(folder), run)
         return SaveWriter(folder, manifest)
 
     def exists(self, name: str) -> bool:

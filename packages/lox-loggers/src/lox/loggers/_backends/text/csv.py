@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from lox.loggers._backends.save.npy import replace_file
-from lox.loggers._backends.text.jsonl import to_json
 from lox.loggers._backends.text.lines import LineFile, LineLogger, LineWriter
 from lox.loggers._backends.text.rows import Columns, Row
+from lox.loggers._json import to_json
 
 
 class CsvLogger(LineLogger):

@@ -11,6 +11,7 @@ from typing import Any
 
 from lox.loggers._backends.text.lines import LineFile, LineLogger, LineWriter
 from lox.loggers._backends.text.rows import Columns, Row
+from lox.loggers._json import to_json
 
 
 class JsonlLogger(LineLogger):
@@ -54,23 +55,3 @@ def _texts(cells: list[Any]) -> list[str]:
     if kind is int or (kind is float and all(map(math.isfinite, cells))):
         return list(map(repr, cells))
     return list(map(to_json, cells))
-
-
-_encode = json.JSONEncoder(allow_nan=False).encode
-
-
-def to_json(value: Any) -> str:
-    try:
-        return _encode(value)
-    except ValueError:
-        return json.dumps(_finite(value))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

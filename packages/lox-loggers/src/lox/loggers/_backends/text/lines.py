@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import lox
+from lox.loggers._backends.config_file import next_to, remove_config, write_config
 from lox.loggers._backends.text.rows import Columns, Labels, Row, steps_in
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.resume import Steps
@@ -87,7 +88,7 @@ class LineWriter(abc.ABC):
 
 
 class LineLogger(Logger):
-    """Writes `path/RUN` with the suffix of its format."""
+    """Writes `path/RUN` with the suffix of its format, and the run's config next to it."""
 
     suffix: ClassVar[str]
 
@@ -109,12 +110,14 @@ class LineLogger(Logger):
             LineFile(path).cut_back()
         else:
             _create(path)
+        write_config(next_to(path), run)
         return self.writer(LineFile(path))
 
     def exists(self, name: str) -> bool:
         return self._path(name).exists()
 
     def remove(self, name: str) -> None:
+        remove_config(next_to(self._path(name)))
         self._path(name).unlink()
 
     def written(self, name: str) -> Steps:
