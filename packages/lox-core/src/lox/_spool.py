@@ -19,6 +19,7 @@ from lox._logdict import logdict
 from lox._marks.mark import Record
 from lox._marks.primitives import detach
 from lox._reduce import APPEND
+from lox._storage.packing import Packing, packing_for
 from lox._storage.rows import Chunk, Rows, SharedJoin
 
 P = ParamSpec("P")
@@ -81,8 +82,9 @@ def _interpreter(options: SpoolOptions, traced: program.Traced) -> Callable[[lis
     survey = Survey(options.selection)
     usages = survey(traced.jaxpr).usages
     options.selection.warn_of_unknown_names(usages, traced.jaxpr)
-    plan = make_plan(usages, options)
-    spooler = Spooler(survey, options.keep_logs, plan)
+    packing = packing_for(traced.inputs())
+    plan = make_plan(usages, options, packing)
+    spooler = Spooler(survey, options.keep_logs, plan, packing)
 
     def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         del operands
@@ -98,8 +100,8 @@ def _interpreter(options: SpoolOptions, traced: program.Traced) -> Callable[[lis
 class Spooler(Collector):
     """Collects records: as rows, or in stores."""
 
-    def __init__(self, survey: Survey, keep: bool, plan: Plan) -> None:
-        super().__init__(survey, keep)
+    def __init__(self, survey: Survey, keep: bool, plan: Plan, packing: Packing) -> None:
+        super().__init__(survey, keep, packing)
         self.plan = plan
         self.inside_shard_map = bool(sharding.manual_axes_here())
 

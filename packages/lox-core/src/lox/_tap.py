@@ -24,6 +24,7 @@ from lox._interpret.survey import Survey, Usages, Use
 from lox._jax import sharding
 from lox._logdict import logdict
 from lox._marks.mark import Mark, Record
+from lox._storage.packing import packing_for
 from lox._storage.stores import Aval, select
 
 P = ParamSpec("P")
@@ -116,7 +117,7 @@ def _interpreter(
     if receiver.check is not None:
         axes = {axis for usage in usages.values() for use in usage.uses for axis in use.mark.axes}
         receiver.check([options.prefix + key for key in usages], sorted(axes))
-    tapper = Tapper(survey, options, receiver.handle, traced.jaxpr)
+    tapper = Tapper(survey, options, receiver.handle, traced)
 
     def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         frame = Frame(Context(tapper.init(), env=operand_tree.unflatten(operands)), nested=False)
@@ -132,9 +133,9 @@ class Tapper(Collector):
 
     tracks_lanes = True
 
-    def __init__(self, survey: Survey, options: TapOptions, handle: Any, jaxpr: Any) -> None:
-        super().__init__(survey, keep=True)
-        usages = survey(jaxpr).usages
+    def __init__(self, survey: Survey, options: TapOptions, handle: Any, traced: program.Traced) -> None:
+        super().__init__(survey, keep=True, packing=packing_for(traced.inputs()))
+        usages = survey(traced.jaxpr).usages
         self.options = options
         self.handle = handle
         # Shapes and step axes are checked as for spool, so that both accept the same programs.
@@ -144,11 +145,11 @@ class Tapper(Collector):
         uses = [use for usage in usages.values() for use in usage.uses]
         # A single mark, in a loop or not, needs no chain, and batches keep the order of each mark only.
         meshes = {use.mesh for use in uses}
-        self.chained = survey.calls(jaxpr) > 1 and not options.batch and not options.ordered and len(meshes) == 1
+        self.chained = survey.calls(traced.jaxpr) > 1 and not options.batch and not options.ordered and len(meshes) == 1
         self.mesh = meshes.pop() if self.chained else ()
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
         if options.batch:
-            for use_label, store in _buffers(survey, usages, options).items():
+            for use_label, store in _buffers(survey, usages, options, self.packing.host).items():
                 self.buffers[use_label] = (len(set(self.counters.values())) + len(self.buffers), store)
 
     # --- state ---------------------------------------------------------------------------------------------------
@@ -266,7 +267,7 @@ def _types(record: Record, keys: tuple[str, ...]) -> Any:
     return _shapes([*leaves, *record.steps.values()])
 
 
-def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, BatchStore]:
+def _buffers(survey: Survey, usages: Usages, options: TapOptions, packed: int) -> dict[Any, BatchStore]:
     """A buffer for each call of ``lox.log`` and each set of its keys that is delivered together."""
     counters = _number(_same_marks(usages)) if options.interval else dict.fromkeys(usages, 0)
     stores: dict[Any, BatchStore] = {}
@@ -288,5 +289,5 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions) -> dict[Any, B
             ]
             label = (mark.pick(tuple(together)), tuple((tuple(aval.shape), aval.dtype) for aval in avals))
             assert options.batch is not None
-            stores[label] = BatchStore(options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]))
+            stores[label] = BatchStore(options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]), packed)
     return stores

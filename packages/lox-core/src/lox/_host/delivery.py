@@ -17,6 +17,7 @@ from lox._errors import LogTypeError
 from lox._host.primitive import deliver
 from lox._jax import compat
 from lox._logdict import logdict
+from lox._storage.packing import packing_for
 from lox._storage.words import Layout, is_key
 
 Array = Any
@@ -86,7 +87,8 @@ def pack_leaves(leaves: Sequence[Any], num_constant: int = 0) -> tuple[list[Arra
     arrays = [leaf if isinstance(leaf, jax.Array) else _as_jax_takes_it(leaf) for leaf in leaves]
     # Eagerly there is nothing to gain from packing, and numpy need not go to the device and back.
     apart = {id(array) for array in arrays[:num_constant]}
-    layout = Layout.of(arrays, apart=apart) if compat.tracing_now() else Layout.of(arrays, 0)
+    limit = packing_for(arrays).host if compat.tracing_now() else 0
+    layout = Layout.of(arrays, limit, apart)
     return [host_form(array) for array in layout.pack(arrays)], layout
 
 

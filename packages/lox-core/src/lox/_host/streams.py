@@ -234,10 +234,11 @@ class BatchStore:
     rows: int
     leaves: tuple[Aval, ...]
     steps: tuple[Aval, ...]
+    packed: int
 
     @functools.cached_property
     def _ring(self) -> RingStore:
-        return RingStore(self.rows, self.leaves, self.steps)
+        return RingStore(self.rows, self.leaves, self.steps, packed=self.packed)
 
     def init(self) -> Any:
         return self._ring.init()

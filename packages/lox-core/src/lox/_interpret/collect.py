@@ -24,6 +24,7 @@ from lox._interpret.survey import Survey
 from lox._jax import compat
 from lox._marks.mark import Record, marking, marks_are_wanted
 from lox._marks.primitives import bind_record, detach, log_p, watch_p
+from lox._storage.packing import NO_PACKING, Packing
 from lox._storage.rows import Rows
 
 Array = Any
@@ -80,13 +81,15 @@ class Collector:
     Args:
       survey: what is in the jaxprs.
       keep: whether recorded marks stay in the program.
+      packing: how much travels packed.
     """
 
     # Whether `Frame.alive` must follow conditionals and loops.
     tracks_lanes = False
 
-    def __init__(self, survey: Survey, keep: bool) -> None:
+    def __init__(self, survey: Survey, keep: bool, packing: Packing = NO_PACKING) -> None:
         self.survey = survey
+        self.packing = packing
         self.keep = keep
         # Rebuilt functions by jaxpr, so that a function called twice is traced once.
         self.memo: dict[Any, Any] = {}

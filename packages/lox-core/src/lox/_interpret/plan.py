@@ -32,6 +32,7 @@ from lox._interpret.selection import Selection
 from lox._interpret.survey import Usage, Usages, Use, differ_along
 from lox._jax import sharding
 from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
+from lox._storage.packing import Packing
 from lox._storage.stores import Aval, Finished, ReduceStore, RingStore, Store, start_varying
 
 
@@ -127,7 +128,7 @@ class Plan:
         return frozenset(i for i, group in enumerate(self.groups) if any(plan.key in wanted for plan in group.keys))
 
 
-def make_plan(usages: Usages, options: SpoolOptions) -> Plan:
+def make_plan(usages: Usages, options: SpoolOptions, packing: Packing) -> Plan:
     keys = {key: plan_key(key, usage, options.reduce) for key, usage in usages.items()}
     rows: set[str] = set()
     grouped: dict[Any, tuple[Any, list[KeyPlan]]] = {}
@@ -139,7 +140,7 @@ def make_plan(usages: Usages, options: SpoolOptions) -> Plan:
             if kind is not None:
                 label = (_label(kind), plan.usage.profile, plan.axes)
                 grouped.setdefault(label, (kind, []))[1].append(plan)
-    groups = tuple(_make_group(kind, tuple(plans), options) for kind, plans in grouped.values())
+    groups = tuple(_make_group(kind, tuple(plans), options, packing) for kind, plans in grouped.values())
     return Plan(keys, frozenset(rows), groups)
 
 
@@ -172,7 +173,7 @@ def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None
     return None
 
 
-def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) -> Group:
+def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, packing: Packing) -> Group:
     mesh = _mesh_of(plans)
     leaves = tuple(_local(leaf, mesh) for plan in plans for leaf in plan.leaves)
     steps = tuple(_local(aval, mesh) for _, aval in plans[0].steps)
@@ -181,10 +182,10 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions) ->
         for plan in plans:
             for leaf in plan.leaves:
                 check_reducible(plan.key, leaf.dtype, kind, plan.usage.uses[0].mark.site)
-        store, bounded, capacity = ReduceStore(kind, leaves, steps, options.interval or 1), False, None
+        store, bounded, capacity = ReduceStore(kind, leaves, steps, options.interval or 1, packing.folds), False, None
     else:
         rows, capacity = kind
-        store = RingStore(rows, leaves, steps, options.interval or 1)
+        store = RingStore(rows, leaves, steps, options.interval or 1, packing.rows)
         bounded = any(plan.usage.records is None or plan.usage.masked for plan in plans)
     return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh)
 

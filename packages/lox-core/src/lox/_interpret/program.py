@@ -39,6 +39,11 @@ class Traced:
     jaxpr: Any
     rebuild: Callable[[list[Array]], Any]  # array outputs -> what the function returned
 
+    def inputs(self) -> list[Any]:
+        """What the program computes from: the arrays it closes over, and the types of its arguments."""
+        body, consts = compat.open_jaxpr(self.jaxpr)
+        return [*consts, *(var.aval for var in body.invars)]
+
     def holds_tracers(self) -> bool:
         return any(isinstance(const, compat.Tracer) for const in compat.open_jaxpr(self.jaxpr)[1])
 

@@ -69,3 +69,35 @@ def manual_axes_of(eqn: Any) -> frozenset[str]:
     """The mesh axes a shard_map is manual over. The parameter was renamed in 0.10."""
     params = eqn.params
     return params["newly_manual_axes"] if "newly_manual_axes" in params else params["manual_axes"]
+
+
+def mesh_of(arrays: Iterable[Any]) -> Any:
+    """The mesh that arrays, or their types, lie on; else the one that is set; None where there is neither."""
+    for array in arrays:
+        mesh = getattr(getattr(_type_of(array), "sharding", None), "mesh", None)
+        if mesh is not None and not mesh.empty:
+            return mesh
+    mesh = jax.sharding.get_abstract_mesh()
+    return None if mesh.empty else mesh
+
+
+def _type_of(array: Any) -> Any:
+    return jax.typeof(array) if isinstance(array, jax.Array) else array
+
+
+def platform_of(mesh: Any) -> str:
+    """The platform of a mesh, or of the default device; ``cpu``, ``tpu``, ``cuda``, ``rocm``."""
+    device = getattr(mesh, "abstract_device", None)
+    if device is not None:
+        # JAX < 0.10 has the kind of device only: "cpu", "TPU v5 lite", "NVIDIA H100 80GB HBM3".
+        kind = device.device_kind.lower()
+        return getattr(device, "platform", None) or ("tpu" if kind.startswith("tpu") else kind)
+    chosen = jax.config.jax_default_device  # a device, a name, or None
+    if chosen is None:
+        return jax.default_backend()
+    return chosen if isinstance(chosen, str) else str(chosen.platform)
+
+
+def device_count(mesh: Any) -> int:
+    """How many devices a program can be split over. Without a mesh, nothing says that it is not over all there are."""
+    return jax.device_count() if mesh is None else int(mesh.size)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from lox._jax import sharding
 from lox._reduce import resolve
+from lox._storage.packing import packing_for
 from lox._storage.stores import Aval, ReduceStore, start_varying
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def reduce_logs(logs: logdict, how: Any) -> logdict:
     reduction = resolve(how)
     if reduction is None or reduction.is_append:
         return logs
+    packed = packing_for(jax.tree.leaves(logs)).folds
     values: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
     counts: dict[str, Any] = {}
@@ -30,7 +32,7 @@ def reduce_logs(logs: logdict, how: Any) -> logdict:
         axes = logs._steps_of(key)
         rows = [jnp.asarray(x) if key in logs.stacked else jnp.asarray(x)[None] for x in (*leaves, *axes.values())]
         avals = [_of_one(row) for row in rows]
-        store = ReduceStore(reduction, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]))
+        store = ReduceStore(reduction, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]), packed=packed)
         used = jnp.minimum(logs.counts[key], len(rows[0])) if key in logs._bounds else None
         done = store.finish(_fold(store, rows, used))
         values[key] = reduction.label(

@@ -19,7 +19,8 @@ from jax import lax
 
 from lox._jax import compat, sharding
 from lox._reduce import Reducer, Reduction
-from lox._storage.words import MAX_PACKED_ELEMENTS, Layout, is_small, packed_limit
+from lox._storage.packing import MAX_PACKED_ELEMENTS
+from lox._storage.words import Layout, is_small
 
 Array = Any
 Aval = jax.ShapeDtypeStruct
@@ -77,20 +78,20 @@ def _start(reducer: Reducer, aval: Aval) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ReduceStore:
-    """Folds records. Small leaves of one dtype are folded together, as one vector."""
+    """Folds records. Leaves of one dtype with up to ``packed`` elements are folded together, as one vector."""
 
     reduction: Reduction
     leaves: tuple[Aval, ...]
     steps: tuple[Aval, ...]
     every: int = 1
+    packed: int = MAX_PACKED_ELEMENTS
 
     def _packs(self, reducer: Reducer) -> list[list[int]]:
         """Which leaves a reducer folds at once."""
         small: dict[Any, list[int]] = {}
         packs: list[list[int]] = []
-        limit = packed_limit(MAX_PACKED_ELEMENTS)
         for i, aval in enumerate(self.leaves):
-            if reducer.elementwise and is_small(aval.shape, limit) and aval.sharding is None:
+            if reducer.elementwise and is_small(aval.shape, self.packed) and aval.sharding is None:
                 small.setdefault(aval.dtype, []).append(i)
             else:
                 packs.append([i])
@@ -154,16 +155,17 @@ class ReduceStore:
 
 @dataclasses.dataclass(frozen=True)
 class RingStore:
-    """The last ``rows`` records, each written once, in place."""
+    """The last ``rows`` records, each written once, in place; leaves with up to ``packed`` elements in one buffer."""
 
     rows: int
     leaves: tuple[Aval, ...]
     steps: tuple[Aval, ...]
     every: int = 1
+    packed: int = MAX_PACKED_ELEMENTS
 
     @functools.cached_property
     def layout(self) -> Layout:
-        return Layout.of([*self.leaves, *self.steps])
+        return Layout.of([*self.leaves, *self.steps], self.packed)
 
     def init(self) -> Any:
         row = jax.eval_shape(lambda: self.layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)]))

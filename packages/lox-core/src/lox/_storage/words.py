@@ -21,9 +21,6 @@ from jax import lax
 
 from lox._jax import compat, sharding
 
-# A leaf with more elements than this gains nothing from being packed, and the copy would cost.
-MAX_PACKED_ELEMENTS = 64
-
 # The entry in the metadata of a numpy dtype that says which kind of PRNG keys the words are.
 KEY_IMPL = "lox_prng_key"
 
@@ -41,19 +38,9 @@ def label_key_words(words: np.ndarray, impl: str) -> np.ndarray:
     return words.view(np.dtype(words.dtype, metadata={KEY_IMPL: impl}))
 
 
-def _may_be_split(leaf: Any) -> bool:
-    return sharding.is_split(leaf) or not is_small(np.shape(leaf), packed_limit(MAX_PACKED_ELEMENTS))
-
-
 def is_small(shape: Sequence[Any], limit: int) -> bool:
     """Whether an array has up to ``limit`` elements. A dimension need not be a number (``jax.export``)."""
     return all(isinstance(size, int) for size in shape) and math.prod(shape) <= limit
-
-
-def packed_limit(limit: int) -> int:
-    """How many elements a packed leaf may have. Where there are several devices, the compiler may have split whatever
-    has more than one, which is not known while tracing, and to join its parts would be to gather them."""
-    return limit if jax.device_count() == 1 else min(limit, 1)
 
 
 def words_per_element(dtype: Any) -> int | None:
@@ -76,7 +63,7 @@ class Layout:
     impls: tuple[str | None, ...]  # of the leaves that are PRNG keys
 
     @classmethod
-    def of(cls, leaves: Sequence[Any], limit: int = MAX_PACKED_ELEMENTS, apart: Collection[int] = ()) -> Layout:
+    def of(cls, leaves: Sequence[Any], limit: int, apart: Collection[int] = ()) -> Layout:
         """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart`` and those that are split
         between devices: to join them would be to gather them."""
         shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
@@ -86,7 +73,7 @@ class Layout:
             and is_small(shape, limit)
             and math.prod(shape) > 0
             and id(leaf) not in apart
-            and not _may_be_split(leaf)
+            and not sharding.is_split(leaf)
             for leaf, shape, dtype in zip(leaves, shapes, dtypes, strict=True)
         ]
         if sum(packable) < 2:

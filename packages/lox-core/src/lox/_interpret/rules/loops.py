@@ -9,7 +9,7 @@ import jax
 from lox._interpret.collect import Collector, Frame
 from lox._interpret.survey import Survey, Usages, in_sequence
 from lox._jax import compat
-from lox._storage.words import MAX_PACKED_ELEMENTS, Layout
+from lox._storage.words import Layout
 
 Array = Any
 
@@ -28,7 +28,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     collector.settle(frame, numbers)
     # The structure of the rows is the same in every iteration: it leaves the body beside the traced values.
     structure: list[Any] = []
-    separate = _is_scalar_code(jaxpr)
+    fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
 
     def body(carry: Any, x: Any) -> Any:
         carried, state = carry
@@ -36,7 +36,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
         rows = inner.rows.stack()
         arrays, tree = jax.tree.flatten(rows)
-        limit = 0 if separate and len(arrays) <= _FUSED_OUTPUTS else MAX_PACKED_ELEMENTS
+        limit = 0 if len(arrays) <= fused else collector.packing.rows
         # An input that is an output as well, such as the step, costs nothing: JAX hands it on. What a loop inside has
         # returned it has packed as it should be, and that loop took longer than writing its rows.
         layout = Layout.of(arrays, limit, apart={*map(id, x), *rows.of_inner_loops()})
@@ -55,11 +55,6 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     tree, layout = structure
     frame.rows.extend(tree.unflatten(layout.packed_leaves(packed)).of_iterations(length, reverse))
     return [*carried, *ys]
-
-
-# A body of scalar arithmetic becomes one kernel, which writes a few outputs as cheaply as one; packing would only add
-# the work of taking them apart. Any other body has a kernel for each output.
-_FUSED_OUTPUTS = 12
 
 
 def _is_scalar_code(jaxpr: Any) -> bool:

@@ -1,0 +1,60 @@
+"""How much travels packed as words, on which platform, and why.
+
+A program is traced before it is known for certain where it will run. What tells is, in this order: the mesh that the
+arguments lie on, the mesh that is set (``jax.set_mesh``), and the default device. Where it is guessed wrong, results are
+the same and only cost differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from lox._jax import sharding
+
+# A leaf with more elements than this gains nothing from being packed, and the copy would cost.
+MAX_PACKED_ELEMENTS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """Up to how many elements a leaf may have to be packed; 0 packs nothing.
+
+    Attributes:
+      rows: in what a loop returns for each iteration, and in the rings that it carries.
+      folds: in what reducers fold: leaves of one dtype become one vector.
+      host: in an operand of a host call.
+      fused: a loop body of scalar code returns up to so many leaves unpacked.
+    """
+
+    rows: int = MAX_PACKED_ELEMENTS
+    folds: int = MAX_PACKED_ELEMENTS
+    host: int = MAX_PACKED_ELEMENTS
+    fused: int = 0
+
+    def where_values_may_be_split(self) -> Packing:
+        """The compiler may have split whatever has more than one element: to join the parts would be to gather them."""
+        return Packing(min(self.rows, 1), min(self.folds, 1), min(self.host, 1), self.fused)
+
+
+NO_PACKING = Packing(0, 0, 0)
+
+_PACKING = {
+    # XLA's CPU compiler makes a kernel for each output of a loop body: 8 scalars unpacked take four times as long. A body
+    # of scalar code is one kernel, which writes a few outputs as cheaply as one.
+    "cpu": Packing(fused=12),
+    # A fusion writes any number of outputs at no cost, and a row of more than 16 words is padded to 128: packed, 64
+    # scalars take three times as long.
+    "tpu": Packing(rows=0, folds=0),
+}
+# Each output is a kernel, in scalar code too.
+_ELSEWHERE = Packing()
+
+
+def packing_for(arrays: Iterable[Any]) -> Packing:
+    """What fits the platform that a program of these arrays, or of their types, is for."""
+    mesh = sharding.mesh_of(arrays)
+    platform = sharding.platform_of(mesh)
+    packing = _PACKING.get(platform, _ELSEWHERE)
+    return packing.where_values_may_be_split() if sharding.device_count(mesh) > 1 else packing
