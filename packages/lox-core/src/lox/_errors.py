@@ -53,6 +53,10 @@ class UnsupportedPrimitiveError(LoxError):
     """A mark inside a higher-order primitive that lox does not know."""
 
 
+class IncompatibleJaxError(LoxError):
+    """A JAX without something that lox needs."""
+
+
 class LaneError(LoxError):
     """A transformation was applied outside ``vmap`` where only inside it are the lanes known."""
 

@@ -16,7 +16,7 @@ from lox._host.delivery import Receiver
 from lox._host.gather import AsRows, DeviceGather, callers_here
 from lox._host.primitive import first_token
 from lox._host.streams import BatchStore, Form, PerRecord, Stream
-from lox._interpret import gate, program
+from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.plan import check_positive, plan_key
 from lox._interpret.selection import Selection
@@ -30,8 +30,6 @@ from lox._storage.stores import Aval, select
 P = ParamSpec("P")
 R = TypeVar("R")
 Array = Any
-
-gate.install()
 
 # The state that chains host calls, so that they are made in program order; stores have numbers from 0 on.
 TOKEN = -1

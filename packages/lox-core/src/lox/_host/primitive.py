@@ -19,7 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._errors import OrderError
-from lox._jax import backports, compat, lowering
+from lox._jax import compat, lowering
+from lox._jax.primitive import EffectfulPrimitive
 
 Array = Any
 
@@ -84,8 +85,7 @@ _host_effect, _ordered_host_effect = HostEffect(), OrderedHostEffect()
 compat.allow_effect(HostEffect)
 compat.allow_effect(OrderedHostEffect, ordered=True)
 
-deliver_p = compat.Primitive("lox_deliver")
-deliver_p.multiple_results = True
+deliver_p = EffectfulPrimitive("lox_deliver")
 
 
 @deliver_p.def_impl
@@ -148,7 +148,6 @@ def _deliver_always(*operands: Array, has_token: bool, has_alive: bool, **params
 compat.define_batching(deliver_p, _deliver_batching)
 compat.define_jvp_binding_primals(deliver_p)
 lowering.define_lowering(deliver_p, _deliver_lowering)
-backports.keep_in_loops(deliver_p)
 
 # The call itself, without the question whether any lane is alive.
 host_call_p = compat.Primitive("lox_host_call")

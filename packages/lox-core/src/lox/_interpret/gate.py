@@ -70,7 +70,7 @@ class _Inside(threading.local):
 _inside = _Inside()
 
 
-def _gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
+def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
     """The batching rule of a primitive, for equations that hold host calls too."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
@@ -102,9 +102,3 @@ def _batched(batch: Callable[[], Any]) -> list[bool]:
 
     jax.eval_shape(outs)
     return found
-
-
-def install() -> None:
-    """Tell JAX."""
-    for primitive in (jax.lax.cond_p, jax.lax.while_p):
-        compat.wrap_batching(primitive, _gated)

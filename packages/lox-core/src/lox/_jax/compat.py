@@ -19,32 +19,41 @@ from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
 
+# What every commit is tested with; see CONTRIBUTING.md.
+TESTED_JAX = ("0.9.0", "0.10.2", "0.12.0.1")
+
 # --- effects ---------------------------------------------------------------------------------------------------------
 
 Effect = _effects.Effect
 
 
-our_effects: list[type[Effect]] = []
+# Our own kinds, and whether JAX shall keep them in order.
+our_effects: dict[type[Effect], bool] = {}
 
 
 def allow_effect(effect_type: type[Effect], *, ordered: bool = False) -> None:
-    """Let an effect of our own pass through every transformation.
+    """Let an effect of our own pass through every transformation."""
+    our_effects[effect_type] = ordered
+
+
+def register_effects() -> None:
+    """Tell JAX of our effects.
 
     Without ``partial_eval_kept_effects``, ``grad`` of a ``scan`` loses the effects of its body in silence.
     """
-    our_effects.append(effect_type)
-    for allowed in (
-        _effects.lowerable_effects,
-        _effects.control_flow_allowed_effects,
-        _effects.custom_derivatives_allowed_effects,
-        _effects.remat_allowed_effects,
-        _effects.partial_eval_kept_effects,
-    ):
-        allowed.add_type(effect_type)
-    if ordered:
-        _effects.ordered_effects.add_type(effect_type)
-        # Not that it is: the lowering refuses several devices, and says why.
-        _effects.shardable_ordered_effects.add_type(effect_type)
+    for effect_type, ordered in our_effects.items():
+        for allowed in (
+            _effects.lowerable_effects,
+            _effects.control_flow_allowed_effects,
+            _effects.custom_derivatives_allowed_effects,
+            _effects.remat_allowed_effects,
+            _effects.partial_eval_kept_effects,
+        ):
+            allowed.add_type(effect_type)
+        if ordered:
+            _effects.ordered_effects.add_type(effect_type)
+            # Not that it is: the lowering refuses several devices, and says why.
+            _effects.shardable_ordered_effects.add_type(effect_type)
 
 
 # --- primitives ------------------------------------------------------------------------------------------------------
@@ -57,11 +66,6 @@ ShapedArray = jax.core.ShapedArray
 def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
     """``rule(axis_data, args, dims, **params)`` is called for every operand combination, all-unbatched included."""
     batching.fancy_primitive_batchers[primitive] = rule
-
-
-def wrap_batching(primitive: Any, wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Put ``wrap(primitive, rule)`` in the place of a rule ``rule(axis_data, args, dims, **params)``."""
-    batching.fancy_primitive_batchers[primitive] = wrap(primitive, batching.fancy_primitive_batchers[primitive])
 
 
 def vmap_again(fun: Callable[..., Any], axis_data: Any, dims: Sequence[Any]) -> Callable[..., Any]:
@@ -208,6 +212,21 @@ def all_jaxprs_in_params(params: dict[str, Any]) -> Iterator[Any]:
 def close(jaxpr: Any, consts: Sequence[Any]) -> Any:
     return jax.extend.core.ClosedJaxpr(getattr(jaxpr, "jaxpr", jaxpr), list(consts))
 
+
+# --- partial evaluation ------------------------------------------------------------------------------------------------
+
+
+def staged_part(jaxpr: Any, unknown: Sequence[bool], instantiate: Any = False) -> tuple[Any, list[bool]]:
+    """What partial evaluation leaves for later, and which results are among that."""
+    _, staged, unknown_outs, _ = _pe.partial_eval_jaxpr_nounits(jaxpr, unknown, instantiate)
+    return staged, list(unknown_outs)
+
+
+def is_staged(value: Any) -> bool:
+    return isinstance(value, _pe.JaxprTracer) and not value.pval.is_known()
+
+
+current_trace = _core.set_current_trace
 
 # --- calling ---------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from lox._errors import LaneError
-from lox._jax import backports, compat, lowering
+from lox._jax import compat, lowering
+from lox._jax.primitive import EffectfulPrimitive
 from lox._marks.mark import Mark, Record, marks_are_wanted, unmuted
 
 # --- log_p -----------------------------------------------------------------------------------------------------------
@@ -23,8 +24,7 @@ class LogEffect(compat.Effect):
 log_effect = LogEffect()
 compat.allow_effect(LogEffect)
 
-log_p = compat.Primitive("lox_log")
-log_p.multiple_results = True
+log_p = EffectfulPrimitive("lox_log")
 
 
 @log_p.def_impl
@@ -72,7 +72,6 @@ compat.define_staging(log_p, frozenset([log_effect]))
 compat.define_batching(log_p, _log_batching)
 compat.define_jvp_binding_primals(log_p)
 lowering.define_lowering(log_p, lambda ctx, *operands, mark: [])
-backports.keep_in_loops(log_p)
 
 # --- watch_p: the identity whose transpose is a mark -----------------------------------------------------------------
 # operands: the leaves of one value (linear), then `where` if masked, and the steps.

@@ -1,0 +1,45 @@
+"""A program that is computed a second time, for a derivative: the same, without its marks and host calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from lox._host.primitive import deliver_p
+from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.survey import Survey
+from lox._jax import compat, once
+from lox._marks.mark import marking
+
+Array = Any
+
+
+def without_marks(jaxpr: Any) -> Any:
+    """What a closed jaxpr computes, traced again without its marks and host calls."""
+    silencer = _Silencer()
+
+    def evaluate(*args: Array) -> list[Array]:
+        return silencer.run(jaxpr, args, Frame(Context({})))
+
+    return jax.make_jaxpr(evaluate)(*jaxpr.in_avals)
+
+
+class _Silencer(Collector):
+    """Drops every mark, and every host call that nobody waits for."""
+
+    def __init__(self) -> None:
+        super().__init__(Survey(lambda mark, key: False, also=frozenset([deliver_p.name])), keep=False)
+
+    def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
+        del eqn, invals, frame
+
+    def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
+        if eqn.primitive is not deliver_p:
+            return super()._step(eqn, invals, frame)
+        return invals[: len(eqn.outvars)] if once.passes_on(eqn) else compat.bind_eqn(eqn, invals)
+
+    def rule_context(self) -> Any:
+        return marking(None)
+
+    backward_context = rule_context

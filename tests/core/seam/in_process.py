@@ -1,0 +1,147 @@
+"""Scripts that tests run in a process of their own: ``python -m tests.core.seam.in_process NAME ARGUMENTS``.
+
+Each prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tests.core.seam import tables
+
+
+def changed_places() -> Any:
+    """What is different in JAX after lox was imported, and after it was used."""
+    tables.load_all()
+    before = tables.snapshot()
+    import lox
+    import lox.loggers
+
+    imported = tables.snapshot()
+    _use(lox)
+    used = tables.snapshot()
+    return {"import": tables.differences(before, imported), "use": tables.differences(imported, used)}
+
+
+def _use(lox: Any) -> None:
+    def f(x: Any) -> Any:
+        lox.log({"x": x})
+        return jnp.sin(x)
+
+    lox.spool(jax.grad(f))(1.0)
+    jax.vmap(lox.tap(f, lambda logs: None))(jnp.ones(2))
+    jax.effects_barrier()
+
+
+def without_a_place() -> Any:
+    """For each place that lox changes: what it says where JAX has none. Without marks, with marks, and once more."""
+    import lox
+    from lox._jax import backports
+
+    functions = (lambda x: x + 1, _marked(lox), _marked(lox))
+    found = {}
+    for port in backports.BACKPORTS:
+        if port.is_needed():
+            put_back = _remove(port.place)
+            before = tables.snapshot()
+            said = [_said(lox, fun) for fun in functions]
+            found[port.name] = {"said": said, "changed": tables.differences(before, tables.snapshot())[2]}
+            put_back()
+    return found
+
+
+def _marked(lox: Any) -> Callable[[Any], Any]:
+    def f(x: Any) -> Any:
+        lox.log({"x": x})
+        return x
+
+    return f
+
+
+def _said(lox: Any, fun: Callable[[Any], Any]) -> Any:
+    try:
+        return float(lox.spool(fun)(1.0)[0])
+    except lox.LoxError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _remove(place: Any) -> Callable[[], None]:
+    original = place.find()
+    if hasattr(place, "table"):
+        del place.table.find()[place.primitive.find()]
+    else:
+        owner, name = place._owner()
+        delattr(owner, name)
+    return lambda: place.replace(original)
+
+
+class _Logged(dict[str, Any]):
+    """What a program gets from ``lox.log`` where there is no lox."""
+
+    def __init__(self, data: Any, **steps: Any) -> None:
+        super().__init__(data)
+        for axis, step in steps.items():
+            setattr(self, axis, dict.fromkeys(data, step))
+
+
+def programs(lox_is: str) -> Any:
+    """The programs of the corpus without their marks, as JAX sees them."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    absent = types.ModuleType("lox")
+    absent.log = _Logged  # type: ignore[attr-defined]
+    absent.log_grad = lambda x, name, **options: x  # type: ignore[attr-defined]
+    sys.modules["lox"] = absent
+    from tests.corpus import LANES, PROGRAMS
+
+    del sys.modules["lox"]
+    if lox_is != "absent":
+        import lox
+
+        assert lox.__file__
+        if lox_is == "used":
+            _use(lox)
+            for name in ("scan", "custom_vjp_in_a_scan", "scan_of_a_checkpoint", "cond"):
+                _use_on_something_like_it(lox, name)
+    return {program.name: _prints(program, jnp.asarray(LANES)) for program in PROGRAMS}
+
+
+def _use_on_something_like_it(lox: Any, name: str) -> None:
+    def loop(x: Any) -> Any:
+        def body(c: Any, _: Any) -> Any:
+            lox.log({name: c, "constant": 1.0})
+            return jax.lax.cond(c > 0, jnp.sin, jnp.cos, c), None
+
+        return jax.lax.scan(jax.checkpoint(body), x, None, length=2)[0]
+
+    lox.spool(jax.grad(loop))(1.0)
+    jax.grad(lox.tap(loop, lambda logs: None))(1.0)
+    jax.effects_barrier()
+
+
+def _prints(program: Any, lanes: Any) -> list[str]:
+    """The jaxpr, the lowered program and the result, mapped and, where that works, differentiated."""
+    fun, argument = jax.vmap(jax.grad(program.fun) if program.differentiable else program.fun), lanes
+    jaxpr = re.sub(r"0x[0-9a-f]+", "0x", str(jax.make_jaxpr(fun)(argument)))
+    lowered = jax.jit(fun).lower(argument)
+    result = lowered.compile()(argument)
+    return [_hash(jaxpr), _hash(lowered.as_text()), _hash(repr([leaf.tolist() for leaf in jax.tree.leaves(result)]))]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+SCRIPTS = {script.__name__: script for script in (changed_places, without_a_place, programs)}
+
+if __name__ == "__main__":
+    name, *arguments = sys.argv[1:]
+    print(json.dumps(SCRIPTS[name](*arguments)))  # type: ignore[operator]

@@ -1,0 +1,47 @@
+"""A snapshot of JAX: every function, every method, every table of rules and every set of effects in its modules."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import jax
+import jax.export
+import jax.extend
+import jax.numpy as jnp
+
+
+def load_all() -> None:
+    """Let JAX import what it imports late, so that none of it is taken for a change."""
+    jax.grad(jax.checkpoint(lambda x: jax.lax.scan(lambda c, _: (jnp.sin(c), None), x, None, length=2)[0]))(1.0)
+    jax.vmap(jax.jit(lambda x: jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, x)))(jnp.zeros(2))
+
+
+def snapshot() -> dict[str, Any]:
+    """``place -> what is there``, for all of JAX that is loaded."""
+    found: dict[str, Any] = {}
+    for name, module in sorted(sys.modules.items()):
+        if module is not None and (name == "jax" or name.startswith("jax.")):
+            for attribute, value in list(vars(module).items()):
+                found.update(_entries(f"{name}.{attribute}", value))
+    return found
+
+
+def _entries(place: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, types.ModuleType):
+        return {}
+    if isinstance(value, type) and value.__module__.startswith("jax."):
+        methods = {name: part for name, part in vars(value).items() if callable(part)}
+        return {place: value, **{f"{place}.{name}": part for name, part in methods.items()}}
+    if isinstance(value, dict) and any(isinstance(key, jax.extend.core.Primitive) for key in value):
+        return {f"{place}[{key}]": rule for key, rule in value.items()}
+    if type(value).__name__ == "EffectTypeSet":
+        return {f"{place}: {kind.__module__}.{kind.__name__}": True for kind in value._effect_types}
+    return {place: value} if callable(value) else {}
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """The places that are new, gone, and changed."""
+    changed = [place for place in before.keys() & after.keys() if before[place] is not after[place]]
+    return sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys()), sorted(changed)

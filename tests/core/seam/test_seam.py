@@ -1,0 +1,98 @@
+"""``import lox`` changes nothing in JAX; using it changes what the table of backports says, and programs without marks
+never notice."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import jax
+import pytest
+
+import lox
+from lox._jax import backports, compat
+
+ROOT = pathlib.Path(__file__).parents[3]
+NEEDED = [port for port in backports.BACKPORTS if port.is_needed()]
+
+
+@functools.cache
+def run(name: str, *arguments: str) -> Any:
+    """What a script of ``in_process`` prints, in a fresh process."""
+    command = [sys.executable, "-m", "tests.core.seam.in_process", name, *arguments]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def places(ports: list[backports.Backport]) -> set[str]:
+    """The names under which a snapshot has them: by table and primitive."""
+    return {
+        f"{port.place.table}[{port.place.primitive.find()}]"
+        if isinstance(port.place, backports.Rule)
+        else str(port.place)
+        for port in ports
+    }
+
+
+def test_importing_lox_and_its_loggers_changes_nothing_in_jax():
+    new, gone, changed = run("changed_places")["import"]
+    assert gone == changed == []
+    # The rules of lox's own primitives are entered in JAX's tables, as anybody's are.
+    assert new
+    assert all(re.search(r"\[lox_\w+\]$", place) for place in new)
+
+
+def test_using_lox_changes_what_the_table_says():
+    new, gone, changed = run("changed_places")["use"]
+    assert gone == []
+    # Modules of JAX share their tables: jax.interpreters has some of jax._src.interpreters.
+    assert {place.replace("jax.interpreters", "jax._src.interpreters") for place in changed} == places(NEEDED)
+    assert any("LogEffect" in place for place in new)
+
+
+@pytest.mark.parametrize("port", NEEDED, ids=lambda port: port.name)
+def test_a_jax_without_a_place_is_an_error_at_the_first_mark_that_says_so(port):
+    result = run("without_a_place")[port.name]
+    unmarked, *marked = result["said"]
+    assert unmarked == 2.0
+    for message in marked:
+        assert message.startswith(
+            f"IncompatibleJaxError: lox: JAX {jax.__version__} has no {port.place}, which lox needs"
+        )
+        assert f"lox was tested with JAX {', '.join(compat.TESTED_JAX)}" in message
+    assert result["changed"] == []  # all or nothing
+
+
+@pytest.mark.parametrize("lox_is", ["imported", "used"])
+def test_a_program_without_marks_is_the_same_with_and_without_lox(lox_is):
+    expected, found = run("programs", "absent"), run("programs", lox_is)
+    assert len(expected) > 50
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_it_is_installed_once():
+    """Whoever installs it again wraps nothing that is wrapped already."""
+    backports.install()
+    found = [port.place.find() for port in NEEDED]
+    threads = [threading.Thread(target=backports.install) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lox.spool(lambda x: (lox.log({"x": x}), x)[1])(1.0)
+    assert [port.place.find() for port in NEEDED] == found
+
+
+def test_the_tested_versions_are_those_of_the_matrix():
+    matrix = (ROOT / "hatch.toml").read_text()
+    *pinned, _ = compat.TESTED_JAX
+    assert f"jax = {json.dumps([*pinned, 'newest'])}" in matrix
