@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import tracemalloc
 
 import hypothesis
 import hypothesis.strategies as st
@@ -66,7 +67,7 @@ def test_csv_grows_columns_without_losing_a_cell(tmp_path):
         {"step": "1", "a": "", "b": 'x, "y"\nz', "epoch": "", "c": ""},
         {"step": "", "a": "2", "b": "", "epoch": "5", "c": "[0, 1]"},
     ]
-    assert [file.name for file in tmp_path.iterdir()] == [f"{NAME}.csv"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"{NAME}.csv", f"{NAME}.csv.columns.json"]
 
 
 @pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
@@ -91,12 +92,9 @@ def test_keys_with_equal_steps_share_a_row(tmp_path):
     assert lines(tmp_path) == [{"step": i, "loss": 2 * i, "accuracy": 3 * i} for i in range(3)]
 
 
-def test_two_values_of_one_name_are_an_error_that_names_them(tmp_path):
-    with JsonlLogger(tmp_path) as logger:
-        state = logger.init(jax.random.key(0))
-        logger.log(state, {"a/b": 1, "a": {"b": 2}})
-        with pytest.raises(lox.loggers.RecordError, match="called 'a/b'"):
-            logger.flush()
+def test_two_values_of_one_name_are_kept_apart(tmp_path):
+    log(JsonlLogger, tmp_path, ({"a/b": 1, "a": {"b": 2}}, {}), ({"a": {"b": 3}}, {}))
+    assert lines(tmp_path) == [{"a/b": 1, "a/b (value)": 2}, {"a/b (value)": 3}]
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [(CsvLogger, "csv"), (JsonlLogger, "jsonl")])
@@ -141,7 +139,7 @@ def test_a_file_that_is_deleted_under_the_writer_is_an_error_and_does_not_come_b
         logger.log(state, record, step=1)
         with pytest.raises(lox.loggers.RecordError, match=f"{NAME}.*was deleted while its run was open"):
             logger.flush()
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [f"{NAME}{kind.suffix}.columns.json"]
 
 
 @pytest.mark.parametrize(
@@ -149,6 +147,7 @@ def test_a_file_that_is_deleted_under_the_writer_is_an_error_and_does_not_come_b
     [(JsonlLogger, b"{\n"), (JsonlLogger, b"5\n"), (JsonlLogger, b"\xff\n"), (CsvLogger, b"a\n1,2\n")],
 )
 def test_resuming_a_damaged_file_is_an_error_that_names_it(tmp_path, kind, content):
+    log(kind, tmp_path, ({"x": 1}, {}))
     (tmp_path / f"{NAME}{kind.suffix}").write_bytes(content)
     with pytest.raises(lox.loggers.RunFormatError, match=f"{NAME}{kind.suffix} is damaged"):
         log(kind, tmp_path, ({"x": 1}, {}), if_exists="resume")
@@ -207,7 +206,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
-def test_a_disk_that_is_full_leaves_whole_lines(tmp_path, kind, monkeypatch):
+def test_a_disk_that_is_full_leaves_whole_lines_and_gets_the_rest_later(tmp_path, kind, monkeypatch):
     with kind(tmp_path) as logger:
         state = logger.init(jax.random.key(0))
         logger.log(state, {"x": 1})
@@ -221,16 +220,18 @@ def test_a_disk_that_is_full_leaves_whole_lines(tmp_path, kind, monkeypatch):
                 raise OSError(28, "No space left on device")
             return real(descriptor, data[:3])
 
-        monkeypatch.setattr("lox.loggers._backends.text.lines.os.write", write)
+        monkeypatch.setattr("lox.loggers._files.os.write", write)
         logger.log(state, {"x": 2})
         logger.log(state, {"x": 3})
         with pytest.raises(OSError, match="No space left") as caught:
             logger.flush()
-        assert caught.value.lost_records == 2
+        assert caught.value.lost_records == 0
         monkeypatch.undo()
+        rows = cells(tmp_path) if kind is CsvLogger else lines(tmp_path)
+        assert [int(row["x"]) for row in rows] == [1]
         logger.log(state, {"x": 4})
     rows = cells(tmp_path) if kind is CsvLogger else lines(tmp_path)
-    assert [int(row["x"]) for row in rows] == [1, 4]
+    assert [int(row["x"]) for row in rows] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("name", ["csv", "jsonl", "save"])
@@ -245,3 +246,73 @@ def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch, name):
         logger.log(state, {"x": 2})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "runs"]
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_cells_of_any_length_survive_more_columns_and_a_resume(tmp_path):
+    long = "x" * (csv.field_size_limit() + 1)
+    before = csv.field_size_limit()
+    log(CsvLogger, tmp_path, ({"t": long + ',"\n'}, {"step": 0}), ({"loss": 1.0}, {"step": 1}))
+    log(CsvLogger, tmp_path, ({"t": "again"}, {"step": 0}), ({"t": "new", "more": 2}, {"step": 2}), if_exists="resume")
+    assert csv.field_size_limit() == before
+    csv.field_size_limit(2 * len(long))
+    try:
+        found = cells(tmp_path)
+    finally:
+        csv.field_size_limit(before)
+    assert [row["t"] for row in found] == [long + ',"\n', "", "new"]
+    assert [row["more"] for row in found] == ["", "", "2"]
+
+
+def test_a_late_key_does_not_bring_the_file_into_memory(tmp_path):
+    rows = 100_000
+    with CsvLogger(tmp_path) as logger:
+        state = logger.init(jax.random.key(0))
+        column = np.arange(rows, dtype=np.float64)
+        logger.log(state, lox.logdict({"x": column}, steps={"step": {"x": np.arange(rows)}}, stacked=["x"]))
+        logger.flush()
+        size = (tmp_path / f"{NAME}.csv").stat().st_size
+        tracemalloc.start()
+        logger.log(state, {"late": 1.0}, step=5)
+        logger.flush()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < size / 4
+    found = cells(tmp_path)
+    assert len(found) == rows + 1
+    assert found[-1] == {"step": "5", "x": "", "late": "1.0"}
+
+
+def test_half_a_record_whose_cell_has_lines_is_cut_off_when_resumed(tmp_path):
+    """Its last newline is inside of it."""
+    records = [({"t": f"two\nlines {i}"}, {"step": i}) for i in range(3)]
+    log(CsvLogger, tmp_path, *records)
+    file = tmp_path / f"{NAME}.csv"
+    file.write_bytes(file.read_bytes()[:-4])
+    log(CsvLogger, tmp_path, *records, if_exists="resume")
+    assert [row["t"] for row in cells(tmp_path)] == [record["t"] for record, _ in records]
+
+
+@pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
+@pytest.mark.parametrize("if_exists", ["resume", "replace"])
+def test_a_file_that_lox_did_not_write_is_left_alone(tmp_path, kind, if_exists):
+    file = tmp_path / f"{NAME}{kind.suffix}"
+    file.write_text("precious, and without a newline")
+    with pytest.raises(lox.loggers.RunFormatError, match="is not a run that lox wrote"):
+        log(kind, tmp_path, ({"x": 1}, {}), if_exists=if_exists)
+    assert file.read_text() == "precious, and without a newline"
+
+
+@pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
+def test_a_writer_that_was_killed_before_it_began_is_resumed_and_replaced(tmp_path, kind):
+    for if_exists in ("resume", "replace"):
+        (tmp_path / f"{NAME}{kind.suffix}").write_bytes(b"")
+        (tmp_path / f"{NAME}{kind.suffix}.columns.json").unlink(missing_ok=True)
+        log(kind, tmp_path, ({"x": 1}, {"step": 0}), if_exists=if_exists)
+        assert len(cells(tmp_path) if kind is CsvLogger else lines(tmp_path)) == 1
+
+
+def test_text_that_a_spreadsheet_would_execute_can_be_escaped(tmp_path):
+    records = [({"=cmd()": 1, "note": "@SUM(A1)", "n": -1}, {"step": i}) for i in range(2)]
+    log(CsvLogger, tmp_path, records[0], escape_formulas=True)
+    log(CsvLogger, tmp_path, *records, escape_formulas=True, if_exists="resume")
+    assert cells(tmp_path) == [{"step": str(i), "'=cmd()": "1", "note": "'@SUM(A1)", "n": "-1"} for i in range(2)]

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lox.loggers._backends.save.npy import replace_file, temporary
+from lox.loggers import _files
 from lox.loggers._delivery.run import Run
 from lox.loggers._errors import RunFormatError
 from lox.loggers._json import finite
@@ -35,18 +35,18 @@ def write_config(path: Path, run: Run) -> None:
     keeps the one it has."""
     if run.config:
         text = json.dumps(finite(run.plain_config), indent=2)
-        replace_file(path, f"{text}\n".encode("ascii"))
+        _files.replace(path, [f"{text}\n".encode("ascii")])
     elif not run.resume:
         remove_config(path)
 
 
 def remove_config(path: Path) -> None:
-    for file in (path, temporary(path)):
-        file.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """The config that was written; `{}` if there is none."""
+    _files.refuse_way_out(path.parent, path)
     try:
         config = _restored(json.loads(path.read_bytes()))
     except FileNotFoundError:

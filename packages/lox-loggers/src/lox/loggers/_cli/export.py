@@ -11,7 +11,8 @@ from typing import IO, Any
 import jax
 import numpy as np
 
-from lox.loggers._backends.text.rows import Labels, Row
+from lox.loggers._backends.text.legend import Legend
+from lox.loggers._backends.text.rows import Row, rows
 from lox.loggers._cli.show import load_runs
 from lox.loggers._errors import LoggerOptionError
 from lox.loggers._json import to_json
@@ -19,25 +20,25 @@ from lox.loggers._json import to_json
 
 def export(paths: Sequence[str], keys: Sequence[str], *, form: str | None, output: str | None) -> None:
     form = form or {".jsonl": "jsonl", ".parquet": "parquet"}.get(Path(output or "").suffix, "csv")
-    rows = list(_rows(paths, keys))
+    table = list(_rows(paths, keys))
     if form == "parquet":
         if output is None:
             raise LoggerOptionError("parquet is not text: say where to with --output FILE")
-        _write_parquet(rows, output)
+        _write_parquet(table, output)
     elif output is None:
-        _write_text(form, rows, sys.stdout)
+        _write_text(form, table, sys.stdout)
     else:
         with open(output, "w", encoding="utf-8", newline="") as file:
-            _write_text(form, rows, file)
+            _write_text(form, table, file)
 
 
 def _rows(paths: Sequence[str], keys: Sequence[str]) -> Iterator[Row]:
-    labels = Labels()
-    run = labels.of("step", "run")
+    legend = Legend()
+    run = legend.axis("run")
     for name, logs in load_runs(paths, keys).items():
         # Memory-mapped and key arrays alike become plain numpy here.
         read = jax.tree_util.tree_map(_to_numpy, logs)
-        for row in labels.rows(read):
+        for row in rows(read, legend):
             yield {run: name, **row}
 
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 import lox
+from lox.loggers._backends.text.python_values import columns_to_python
 from lox.loggers._errors import RunFormatError
 
 # Of each key, the steps along each axis: what `Logger.written` tells.
@@ -27,7 +28,7 @@ class WrittenSteps:
             raise RunFormatError(f"{source} must tell steps as {{key: {{axis: steps}}}}; it told {steps!r}")
         for key, axes in steps.items():
             columns = list(map(np.asarray, axes.values()))
-            if any(column.ndim != 1 or (len(column) and column.dtype.kind in "USOmM") for column in columns):
+            if any(column.ndim != 1 or not _holds_numbers(column) for column in columns):
                 raise RunFormatError(
                     f"{source} must tell steps as {{key: {{axis: steps}}}}; of {key!r} it told {axes!r}"
                 )
@@ -39,7 +40,7 @@ class WrittenSteps:
                     "is the record i"
                 )
         self._steps = {key: dict(axes) for key, axes in steps.items()}
-        self._sorted: dict[tuple[str, ...], np.ndarray] = {}
+        self._known: dict[tuple[str, ...], np.ndarray] = {}
 
     def unwritten(self, logs: lox.logdict) -> lox.logdict:
         """`logs`, a table, without the records that are there already."""
@@ -53,13 +54,31 @@ class WrittenSteps:
         if not axes or not axes.keys() <= there.keys():
             return None
         name = (key, *sorted(axes))
-        if name not in self._sorted:
-            self._sorted[name] = np.unique(_row_codes({axis: there[axis] for axis in axes}))
-        known, codes = self._sorted[name], _row_codes(axes)
+        if name not in self._known:
+            self._known[name] = np.unique(_row_codes({axis: there[axis] for axis in axes}))
+        known = self._known[name]
         if not len(known):
             return None
-        place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-        return known[place] != codes
+        new = ~_among(known, _row_codes(axes))
+        if new.any() and any(_is_short(column) for column in axes.values()):
+            # A backend that keeps text has the digits that tell a float32 apart, 0.1, and not all that it has.
+            new &= ~_among(known, _row_codes({axis: np.asarray(columns_to_python([c])[0]) for axis, c in axes.items()}))
+        return new
+
+
+def _among(known: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    place = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+    return known[place] == codes
+
+
+def _holds_numbers(column: np.ndarray) -> bool:
+    if column.dtype.kind == "O":
+        return all(isinstance(number, int | float) for number in column.tolist())
+    return not len(column) or column.dtype.kind not in "USmM"
+
+
+def _is_short(column: np.ndarray) -> bool:
+    return column.dtype.kind not in "biuO" and column.dtype.itemsize < 8
 
 
 def _row_codes(axes: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -68,20 +87,26 @@ def _row_codes(axes: Mapping[str, np.ndarray]) -> np.ndarray:
     By value, not by dtype: step 3 is step 3, whether stored as int32, int64 or float32. So each number
     is split into its whole part and what is left; nan, the infinities and what is too large have no whole part.
     """
-    parts = []
-    for axis in sorted(axes):
-        column = np.asarray(axes[axis])
-        if column.dtype.kind in "biu":
-            whole, rest = column.astype(np.int64), np.zeros(column.shape)
-        else:
-            column = column.astype(np.float64)
-            small = np.abs(column) < 2.0**62  # false for nan
-            whole = np.floor(np.where(small, column, 0)).astype(np.int64)
-            rest = np.where(small, column - whole, column) + 0.0  # -0.0 is 0.0
-            rest[np.isnan(rest)] = np.nan  # there are many nans
-        parts += [whole, rest.view(np.int64)]
+    parts = [part for axis in sorted(axes) for part in _whole_and_rest(np.asarray(axes[axis]))]
     table = np.ascontiguousarray(np.stack(parts, axis=-1))
     return table.view(f"V{table.shape[-1] * 8}").reshape(-1)
+
+
+def _whole_and_rest(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    if column.dtype.kind == "O":  # whole numbers that no float holds, beside floats
+        each = [_whole_and_rest(np.asarray([number])) for number in column.tolist()]
+        return np.concatenate([whole for whole, _ in each]), np.concatenate([rest for _, rest in each])
+    if column.dtype == np.uint64:
+        large = column > np.iinfo(np.int64).max  # which have no whole part either
+        return np.where(large, 0, column).astype(np.int64), np.where(large, column, 0).view(np.int64)
+    if column.dtype.kind in "biu":
+        return column.astype(np.int64), np.zeros(column.shape, np.int64)
+    column = column.astype(np.float64)
+    small = np.abs(column) < 2.0**63  # false for nan
+    whole = np.floor(np.where(small, column, 0)).astype(np.int64)
+    rest = np.where(small, column - whole, column) + 0.0  # -0.0 is 0.0
+    rest[np.isnan(rest)] = np.nan  # there are many nans
+    return whole, rest.view(np.int64)
 
 
 def _take(logs: lox.logdict, kept: Mapping[str, np.ndarray]) -> lox.logdict:

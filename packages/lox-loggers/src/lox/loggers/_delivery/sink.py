@@ -26,7 +26,7 @@ from lox.loggers._delivery.failures import Failures, describe
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.resume import WrittenSteps
 from lox.loggers._delivery.run import LaneWriter, Run, Writer
-from lox.loggers._delivery.tables import as_table, lane_of, nbytes
+from lox.loggers._delivery.tables import as_table, count_records, lane_of, nbytes
 from lox.loggers._delivery.worker import Worker
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
 
@@ -179,9 +179,11 @@ class Sink:
             entry.dirty = True
             try:
                 entry.lane_writer.write_lane(delivery.logs, lane)
-            except RecordError:  # nothing was written: it says again which record is at fault
-                self._write(run_id, lane_of(delivery.logs, lane), number)
             except BaseException as error:
+                if isinstance(error, RecordError) and _lost_records(error) is None:
+                    # Nothing was written: it says again which record is at fault.
+                    self._write(run_id, lane_of(delivery.logs, lane), number)
+                    continue
                 self._failed(error, f"writing to run {entry.run.name!r}", lane_of(delivery.logs, lane))
 
     def _write(self, run_id: int, logs: lox.logdict, number: int) -> None:
@@ -213,7 +215,7 @@ class Sink:
 
     def _write_nowhere(self, why: _Nowhere, logs: lox.logdict) -> None:
         if why is _Nowhere.FAILED:  # that was told when it happened
-            self.failures.lost += _records(logs)
+            self.failures.lost += count_records(logs)
         elif why is not _Nowhere.OTHER_PROCESS:
             self._failed(LoggerClosedError(why.value), "writing", logs)
 
@@ -251,7 +253,7 @@ class Sink:
         # A writer that gathers rows knows better than we do how many it lost.
         lost = _lost_records(error)
         if lost is None:
-            lost = 0 if logs is None else _records(logs)
+            lost = 0 if logs is None else count_records(logs)
         self.failures.add(error, where, lost)
 
 
@@ -262,14 +264,6 @@ def _lost_records(error: BaseException) -> int | None:
     except Exception:
         return None
     return lost if lost >= 0 else None
-
-
-def _records(logs: lox.logdict) -> int:
-    """How many records logs hold. Asked after a failure, so that it must not fail itself on whatever led to it."""
-    try:
-        return sum(1 for _ in logs.rows())
-    except Exception:
-        return 1
 
 
 _open_sinks: set[Sink] = set()

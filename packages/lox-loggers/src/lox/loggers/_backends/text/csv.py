@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from lox.loggers._backends.save.npy import replace_file
+from lox.loggers import _files
+from lox.loggers._backends.text import table
+from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.lines import LineFile, LineLogger, LineWriter
 from lox.loggers._backends.text.rows import Columns, Row
 from lox.loggers._json import to_json
 
+# With these, a spreadsheet takes a cell for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 
 class CsvLogger(LineLogger):
-    """Writes `path/RUN.csv`, with a column for each step axis and each value.
+    """Writes `path/RUN.csv`, with a column for each step axis and each value; `RUN.csv.columns.json` says which is which.
 
     A cell is empty where a record has no such value; arrays are JSON lists in one cell. When a key appears that no
-    record had before, the file is written anew with one more column, and replaced at once.
+    record had before, the file is written again with one more column, and replaced at once.
+
+    Args:
+      escape_formulas: puts a `'` in front of text (names of columns too) that a spreadsheet would take for a formula. Without
+        it, do not open a file in a spreadsheet if others can choose what is logged.
 
     >>> with lox.loggers.CsvLogger("tables") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -29,39 +40,64 @@ class CsvLogger(LineLogger):
 
     suffix = ".csv"
 
-    def writer(self, file: LineFile) -> CsvWriter:
-        return CsvWriter(file)
+    def __init__(self, path: str | os.PathLike[str] = ".lox", *, escape_formulas: bool = False, **options: Any) -> None:
+        super().__init__(path, **options)
+        self.escape_formulas = escape_formulas
+
+    def writer(self, file: LineFile, legend: Legend) -> CsvWriter:
+        return CsvWriter(file, legend, self.escape)
+
+    def escape(self, text: str) -> str:
+        return f"'{text}" if self.escape_formulas and text.startswith(_FORMULA) else text
 
     def read(self, file: Path) -> Iterator[Row]:
-        with _open(file) as lines:
-            for row in csv.DictReader(lines):
-                yield {label: _number(cell) for label, cell in row.items() if cell}
+        records = table.records(file)
+        labels = next(map(table.cells, records), [])
+        for record in records:
+            yield {label: cell for label, cell in zip(labels, table.cells(record), strict=True) if cell}
+
+    def whole_size(self, file: Path) -> int:
+        return table.whole_size(file)
 
 
 class CsvWriter(LineWriter):
-    def __init__(self, file: LineFile) -> None:
-        super().__init__(file)
-        with _open(file.path) as lines:
-            self._columns = next(csv.reader(lines), [])
+    def __init__(self, file: LineFile, legend: Legend, escape: Callable[[str], str]) -> None:
+        super().__init__(file, legend)
+        self._escape = escape
+        self._columns = next(map(table.cells, table.records(file.path)), [])
+        self._in_file = len(self._columns)
 
     def lines(self, tables: Sequence[Columns]) -> str:
         new = dict.fromkeys(label for columns in tables for label in columns if label not in self._columns)
         if new:
-            self._add_columns(list(new))
+            self._columns += new
+            self._gathered = [b"".join(table.widened(table.split(piece), len(new))) for piece in self._gathered]
         return _lines(row for columns in tables for row in self._rows(columns))
+
+    def prepare(self) -> None:
+        """Gives the file the columns that it does not have yet, without holding it in memory."""
+        new = len(self._columns) - self._in_file
+        if not new:
+            return
+        header = _lines([self._columns]).encode("utf-8", "surrogatepass")
+        with self._file.there():
+            old = table.records(self._file.path)
+            _files.replace(
+                self._file.path, itertools.chain([header], table.widened(itertools.islice(old, 1, None), new))
+            )
+        self._in_file = len(self._columns)
 
     def _rows(self, columns: Columns) -> Iterator[tuple[Any, ...]]:
         rows = len(next(iter(columns.values()), []))
         nothing = [""] * rows
-        return zip(*[_cells(columns.get(label, nothing)) for label in self._columns], strict=True)
+        return zip(*[self._cells(columns.get(label, nothing)) for label in self._columns], strict=True)
 
-    def _add_columns(self, labels: list[str]) -> None:
-        self.flush()
-        with self._file.there(), _open(self._file.path) as lines:
-            rows = [row + [""] * len(labels) for row in list(csv.reader(lines))[1:]]
-        columns = [*self._columns, *labels]
-        replace_file(self._file.path, _lines([columns, *rows]).encode("utf-8", "surrogatepass"))
-        self._columns = columns
+    def _cells(self, column: list[Any]) -> list[Any]:
+        if column and isinstance(column[0], list):
+            return list(map(to_json, column))
+        if column and isinstance(column[0], str):
+            return list(map(self._escape, column))
+        return column
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> str:
@@ -76,18 +112,3 @@ class _Written(list[str]):
     """A file, for a csv.writer: the rows as they are written."""
 
     write = list.append
-
-
-def _cells(column: list[Any]) -> list[Any]:
-    return list(map(to_json, column)) if column and isinstance(column[0], list) else column
-
-
-def _open(file: Path) -> IO[str]:
-    return file.open(encoding="utf-8", errors="surrogatepass", newline="")
-
-
-def _number(cell: str) -> Any:
-    try:
-        return float(cell)
-    except ValueError:
-        return cell

@@ -5,20 +5,24 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.lines import LineFile, LineLogger, LineWriter
 from lox.loggers._backends.text.rows import Columns, Row
 from lox.loggers._json import to_json
+
+_BLOCK = 1 << 16
 
 
 class JsonlLogger(LineLogger):
     """Writes `path/RUN.jsonl`, with lines such as `{"step": 3, "loss": 0.25}`.
 
-    Arrays are lists, complex numbers pairs. JSON has no numbers that are not finite: they are the strings
-    "NaN", "Infinity" and "-Infinity".
+    `RUN.jsonl.columns.json` says which of the names are steps. Arrays are lists, complex numbers pairs. JSON has no numbers that are
+    not finite: they are the strings "NaN", "Infinity" and "-Infinity".
 
     >>> with lox.loggers.JsonlLogger("lines") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -29,13 +33,25 @@ class JsonlLogger(LineLogger):
 
     suffix = ".jsonl"
 
-    def writer(self, file: LineFile) -> JsonlWriter:
-        return JsonlWriter(file)
+    def writer(self, file: LineFile, legend: Legend) -> JsonlWriter:
+        return JsonlWriter(file, legend)
 
     def read(self, file: Path) -> Iterator[Row]:
-        with file.open(encoding="utf-8", errors="surrogatepass") as lines:
+        with file.open("rb") as lines:
             for line in lines:
-                yield json.loads(line)
+                if line.endswith(b"\n"):
+                    yield dict(json.loads(line.decode("utf-8", "surrogatepass")))
+
+    def whole_size(self, file: Path) -> int:
+        with file.open("rb") as lines:
+            end = lines.seek(0, os.SEEK_END)
+            while end:
+                start = max(0, end - _BLOCK)
+                lines.seek(start)
+                if (newline := lines.read(end - start).rfind(b"\n")) >= 0:
+                    return start + newline + 1
+                end = start
+        return 0
 
 
 class JsonlWriter(LineWriter):

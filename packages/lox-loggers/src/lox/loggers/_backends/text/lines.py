@@ -10,81 +10,93 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import lox
+from lox.loggers import _files
 from lox.loggers._backends.config_file import next_to, remove_config, write_config
-from lox.loggers._backends.text.rows import Columns, Labels, Row, steps_in
+from lox.loggers._backends.text.legend import Legend
+from lox.loggers._backends.text.rows import Columns, Row, steps_in, tables
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import Run
 from lox.loggers._errors import RecordError, RunExistsError, RunFormatError
 
-_GATHER_CHARACTERS = 256 * 1024  # gathered before they go to disk; `flush` does not wait for it
+_GATHER_BYTES = 256 * 1024  # gathered before they go to disk; `flush` does not wait for it
 
 
-class LineFile:
-    """A text file that grows by whole lines. It is opened for each flush only: see `_npy`."""
+class LineFile(_files.Appended):
+    """A text file that grows by whole lines."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lines: list[str] = []
-        self._length = 0
-
-    def add(self, lines: str) -> None:
-        self._lines.append(lines)
-        self._length += len(lines)
-        if self._length >= _GATHER_CHARACTERS:
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._lines:
-            return
-        data = "".join(self._lines).encode("utf-8", "surrogatepass")
-        self._lines, self._length = [], 0
-        with self.there(lost=data.count(b"\n")):
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
-        try:
-            _append(descriptor, data)
-        finally:
-            os.close(descriptor)
+    def append(self, data: bytes) -> None:
+        with self.there():
+            super().append(data)
 
     @contextlib.contextmanager
-    def there(self, lost: int | None = None) -> Iterator[None]:
+    def there(self) -> Iterator[None]:
         """For whoever opens the file. It is never made anew, without what was in it before."""
         try:
             yield
         except FileNotFoundError as error:
-            gone = RecordError(
+            raise RecordError(
                 f"{self.path} was deleted while its run was open; what is logged to the run from now on would be lost. "
                 "Close the logger before you delete runs."
-            )
-            if lost is not None:
-                gone.lost_records = lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
-            raise gone from error
-
-    def cut_back(self) -> None:
-        """Forgets what a writer that was killed left of its last line."""
-        content = self.path.read_bytes()
-        if not content.endswith(b"\n"):
-            os.truncate(self.path, content.rfind(b"\n") + 1)
+            ) from error
 
 
 class LineWriter(abc.ABC):
-    """Writes records as lines."""
+    """Writes records as lines.
 
-    def __init__(self, file: LineFile) -> None:
+    They are gathered first. When the disk does not take them, they are kept, and written before those that come later.
+    """
+
+    def __init__(self, file: LineFile, legend: Legend) -> None:
         self._file = file
-        self._labels = Labels()
+        self._legend = legend
+        self._gathered: list[bytes] = []
+        self._bytes = 0
+        self._records = 0
 
     @abc.abstractmethod
     def lines(self, tables: Sequence[Columns]) -> str:
         """The lines of all rows of all tables, in their order."""
 
+    def prepare(self) -> None:  # noqa: B027 (only some have something to do)
+        """Before what was gathered is added to the file."""
+
     def write(self, logs: lox.logdict) -> None:
-        self._file.add(self.lines(list(self._labels.tables(logs))))
+        if self._bytes >= _files.MAX_KEPT_BYTES:
+            self._write_out(lost=None)  # if it fails, nothing of `logs` is taken
+        parts = list(tables(logs, self._legend))
+        lines = self.lines(parts).encode("utf-8", "surrogatepass")
+        self._gathered.append(lines)
+        self._bytes += len(lines)
+        self._records += sum(len(next(iter(columns.values()), ())) for columns in parts)
+        if self._bytes >= _GATHER_BYTES:
+            self.flush()
 
     def flush(self) -> None:
-        self._file.flush()
+        self._write_out(lost=0)
 
-    close = flush
+    def close(self) -> None:
+        self._write_out(lost=self._records)
+
+    def _write_out(self, lost: int | None) -> None:
+        """lost: how many records are given up if the disk does not take them now; None: whoever calls knows."""
+        if not self._gathered:
+            return
+        try:
+            self._legend.save(legend_file(self._file.path))
+            self.prepare()
+            self._file.append(b"".join(self._gathered))
+        except Exception as error:
+            if not _files.may_pass(error):
+                lost = self._records
+                self._forget()
+            if lost is not None:
+                error.lost_records = lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
+            raise
+        self._forget()
+
+    def _forget(self) -> None:
+        self._gathered, self._bytes, self._records = [], 0, 0
 
 
 class LineLogger(Logger):
@@ -97,61 +109,75 @@ class LineLogger(Logger):
         self.path = Path(path).expanduser().absolute()  # also after a change of folder
 
     @abc.abstractmethod
-    def writer(self, file: LineFile) -> LineWriter:
+    def writer(self, file: LineFile, legend: Legend) -> LineWriter:
         """A writer that adds to what the file holds."""
+
+    def escape(self, text: str) -> str:
+        """What text has to look like."""
+        return text
 
     @abc.abstractmethod
     def read(self, file: Path) -> Iterable[Row]:
-        """The rows of a file."""
+        """The rows of a file, without half a line at its end."""
+
+    @abc.abstractmethod
+    def whole_size(self, file: Path) -> int:
+        """How much of a file there is without half a line at its end."""
 
     def open(self, run: Run) -> LineWriter:
         path = self._path(run.name)
+        _files.refuse_links(self.path, path)
+        legend = Legend(self.escape)
         if run.resume:
-            LineFile(path).cut_back()
+            legend = self._legend(path)
+            LineFile(path).cut(self.whole_size(path))
         else:
-            _create(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                _files.create(path)
+            except FileExistsError:
+                raise RunExistsError(f"{path} exists already") from None
+        legend.save(legend_file(path))
         write_config(next_to(path), run)
-        return self.writer(LineFile(path))
+        return self.writer(LineFile(path), legend)
 
     def exists(self, name: str) -> bool:
-        return self._path(name).exists()
+        return os.path.lexists(self._path(name))
 
     def remove(self, name: str) -> None:
-        remove_config(next_to(self._path(name)))
-        self._path(name).unlink()
+        path = self._path(name)
+        _files.refuse_links(self.path, path)
+        self._legend(path)
+        remove_config(next_to(path))
+        path.unlink()
+        legend_file(path).unlink(missing_ok=True)
 
     def written(self, name: str) -> Steps:
         path = self._path(name)
-        LineFile(path).cut_back()
+        _files.refuse_links(self.path, path)
+        legend = self._legend(path)
         try:
-            return steps_in(self.read(path))
+            return steps_in(self.read(path), legend)
         except OSError:
             raise
         except Exception as error:  # whatever the parser stumbles over
             raise RunFormatError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
+    def _legend(self, path: Path) -> Legend:
+        """That of a run of ours. Without one, only a file without content can be: its writer was killed right away."""
+        try:
+            return Legend.read(legend_file(path), self.escape)
+        except FileNotFoundError:
+            if path.stat().st_size == 0:
+                return Legend(self.escape)
+            raise RunFormatError(
+                f"{path} is not a run that lox wrote (it has no {legend_file(path).name}), so it is neither resumed nor replaced"
+            ) from None
+
     def _path(self, name: str) -> Path:
         return self.path / f"{name}{self.suffix}"
 
 
-def _create(file: Path) -> None:
-    """A new empty file for a run; an error if there is one already."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        file.open("xb").close()
-    except FileExistsError:
-        raise RunExistsError(f"{file} exists already") from None
-
-
-def _append(descriptor: int, data: bytes) -> None:
-    """All of it or nothing: half a line would spoil the next one."""
-    before = os.fstat(descriptor).st_size
-    left = data
-    try:
-        while left:
-            left = left[os.write(descriptor, left) :]
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.truncate(descriptor, before)
-        error.lost_records = data.count(b"\n")  # type: ignore[attr-defined]  # see Logger: what a writer may tell
-        raise
+def legend_file(path: Path) -> Path:
+    """Where the legend of a run's file is."""
+    return path.with_name(f"{path.name}.columns.json")
