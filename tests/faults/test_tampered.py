@@ -156,7 +156,7 @@ def test_a_file_of_another_shape_is_not_spoilt(run: Path) -> None:
     assert np.load(run / "x.npy").shape == (5, 2)
 
 
-@pytest.mark.parametrize("leftover", [None, ".lox.json.tmp"])
+@pytest.mark.parametrize("leftover", [None, ".lox.json.0123456789abcdef.tmp"])
 def test_a_run_that_was_killed_before_it_began_can_be_resumed(leftover: str | None, tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     if leftover:

@@ -42,7 +42,7 @@ def resume(run):
 # A writer that was killed before it had written a manifest, or while it deleted a run.
 
 
-@pytest.mark.parametrize("left", [[], [".lox.json.tmp"]])
+@pytest.mark.parametrize("left", [[], [".lox.json.0123456789abcdef.tmp"]])
 @pytest.mark.parametrize("if_exists", ["resume", "replace"])
 def test_a_run_that_was_killed_before_it_began_begins(tmp_path, if_exists, left):
     (tmp_path / NAME).mkdir()

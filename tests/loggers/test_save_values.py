@@ -1,5 +1,6 @@
 """SaveLogger: values of every dtype and structure."""
 
+import contextlib
 from typing import NamedTuple
 
 import jax
@@ -111,3 +112,36 @@ def test_nothing_is_ever_pickled(tmp_path):
     writer.write(table({"x": np.array([object()])}))
     with pytest.raises(RecordError, match="object"):
         writer.flush()
+
+
+@pytest.mark.parametrize("gathered", [True, False])
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ([2**53 + 1, 0.5], [2**53 + 1]),
+        ([0.5, 2**53 + 1], [0.5]),
+        ([1731790000123456789, float("nan")], [1731790000123456789]),
+        ([np.uint64(2**64 - 1), np.int64(-1)], [2**64 - 1]),
+        ([2**53, 0.5], [2.0**53, 0.5]),
+        ([2**60, 0.5], [2.0**60, 0.5]),  # a float holds it exactly
+        ([3 + 2**53, 1 + 2j], [3 + 2**53]),
+    ],
+)
+def test_whole_numbers_are_kept_exactly_or_the_record_is_refused(tmp_path, values, kept, gathered):
+    with pytest.raises(RecordError, match="cannot be kept exactly") if len(kept) == 1 else contextlib.nullcontext():
+        with SaveLogger(tmp_path) as logger:
+            state = logger.init(jax.random.key(0))
+            for step, value in enumerate(values):
+                logger.log(state, {"v": value}, step=step)
+                if not gathered:
+                    logger.flush()
+    logs = load(tmp_path)["0000000000000000"]
+    assert (logs["v"].tolist(), logs.step["v"].tolist()) == (kept, list(range(len(kept))))
+
+
+def test_steps_are_kept_exactly_too(tmp_path):
+    with pytest.raises(RecordError, match=f"{2**53 + 1} cannot be kept exactly"), SaveLogger(tmp_path) as logger:
+        state = logger.init(jax.random.key(0))
+        for step in (2**53 + 1, 0.5):
+            logger.log(state, {"v": 1.0}, step=step)
+    assert load(tmp_path)["0000000000000000"].step["v"].tolist() == [2**53 + 1]

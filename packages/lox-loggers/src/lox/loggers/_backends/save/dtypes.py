@@ -94,5 +94,17 @@ def common(names: Collection[str]) -> str:
         raise RecordError(f"no dtype holds both {' and '.join(sorted(names))}") from None
 
 
+def converted(array: np.ndarray, name: str) -> np.ndarray:
+    """The array in a dtype that `common` found; a RecordError if a whole number would be rounded there."""
+    dtype = dtype_of(name)
+    if array.dtype.kind in "iu" and dtype.kind not in "biu":
+        digits = ml_dtypes.finfo(dtype).nmant + 1
+        large = array[(array > 2**digits) | (array < -(2**digits))] if array.dtype.itemsize * 8 > digits else array[:0]
+        for number in large.reshape(-1).tolist():
+            if int(float(number)) != number:
+                raise RecordError(f"{number} cannot be kept exactly as {name}")
+    return array.astype(dtype)
+
+
 def _is_extension(dtype: np.dtype) -> bool:
     return dtype.isbuiltin == 2 and hasattr(ml_dtypes, dtype.name)  # 2: registered with numpy by a library

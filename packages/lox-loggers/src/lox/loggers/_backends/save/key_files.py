@@ -18,15 +18,18 @@ Block = dict[Any, np.ndarray]
 
 
 class KeyFiles:
-    """The files of one key, which have the same number of rows."""
+    """The files of one key, which have the same number of rows. They are made with their first rows, when the manifest
+    already tells of them."""
 
-    def __init__(self, key: str, info: KeyInfo, files: dict[Any, NpyFile], rows: int) -> None:
+    def __init__(self, folder: Path, key: str, info: KeyInfo, files: dict[Any, NpyFile], rows: int) -> None:
         self.info = info
         self.changed = False  # the manifest does not know it yet
+        self._folder = folder
         self._key = key
         self._columns = _columns(info)
         self._files = files
         self._rows = rows
+        self._fitted: list[Block] = []  # found to fit, and not in the files yet
 
     @classmethod
     def create(cls, folder: Path, key: str, block: Block) -> KeyFiles:
@@ -38,10 +41,7 @@ class KeyFiles:
             else:
                 file = names.value_file(key, [part for _, part in name])
                 values.append(FileInfo(file, dtype_name, shape, name))
-        stored = cls(key, KeyInfo(values, steps), {}, 0)
-        for name, column in stored._columns.items():
-            dtype = dtypes.encode(block[name]).dtype
-            stored._files[name] = NpyFile.create(folder / column.file, dtype, column.shape)
+        stored = cls(folder, key, KeyInfo(values, steps), {}, 0)
         stored.changed = True
         return stored
 
@@ -49,7 +49,7 @@ class KeyFiles:
     def open(cls, folder: Path, key: str, info: KeyInfo) -> KeyFiles:
         """Continues where all files are whole: one that is ahead of the others is cut back."""
         block = load_block(folder, info)
-        stored = cls(key, info, {}, row_count(block))
+        stored = cls(folder, key, info, {}, row_count(block))
         for name, column in stored._columns.items():
             rows = block[name]
             if rows.dtype != dtypes.stored_dtype(column.dtype):
@@ -69,31 +69,54 @@ class KeyFiles:
                 raise RecordError(
                     f"key {self._key!r} had values of shape {self._columns[name].shape} and now has {rows.shape[1:]}"
                 )
-        for name, rows in block.items():
-            self._widen(name, dtypes.name_of(rows.dtype))
+        wider = {name: self._wider(name, rows) for name, rows in block.items()}
+        for name, dtype in wider.items():
+            if dtype != self._columns[name].dtype:
+                self._widen(name, dtype)
+        self._fitted.append(block)
+
+    def forget_fitted(self) -> None:
+        """No rows wait to be appended any more."""
+        self._fitted.clear()
 
     def append(self, block: Block) -> None:
+        """Adds rows that fit. After a failure it can be tried again: they are written to the same place."""
         rows = row_count(block)
         for name, column in self._columns.items():
             array = block[name]
             if dtypes.name_of(array.dtype) != column.dtype:
-                array = array.astype(dtypes.dtype_of(column.dtype))
-            self._files[name].write(self._rows, dtypes.encode(array))
+                array = dtypes.converted(array, column.dtype)
+            if name in self._files:
+                self._files[name].write(self._rows, dtypes.encode(array))
+            else:
+                self._files[name] = NpyFile.create(self._folder / column.file, dtypes.encode(array))
         self._rows += rows
 
-    def _widen(self, name: Any, dtype: str) -> None:
-        column = self._columns[name]
+    def _wider(self, name: Any, rows: np.ndarray) -> str:
+        """The dtype that holds the rows of a column and these. Nothing is changed before all columns have one."""
+        there, new = self._columns[name].dtype, dtypes.name_of(rows.dtype)
+        if there == new:
+            return there
         try:
-            wider = dtypes.common({column.dtype, dtype})
+            wider = dtypes.common({there, new})
+            before = [] if wider == there else [self._old(name), *(block[name] for block in self._fitted)]
+            for column in (*before, rows):
+                dtypes.converted(column, wider)
         except RecordError as error:
-            raise RecordError(f"key {self._key!r} had dtype {column.dtype} and now has {dtype}: {error}") from None
-        if wider == column.dtype:
-            return
-        file = self._files[name]
-        old = dtypes.decode(file.read(self._rows), column.dtype)
-        file.rewrite(dtypes.encode(old.astype(dtypes.dtype_of(wider))))
-        column.dtype = wider
+            raise RecordError(f"key {self._key!r} had dtype {there} and now has {new}: {error}") from None
+        return wider
+
+    def _widen(self, name: Any, dtype: str) -> None:
+        if name in self._files:
+            self._files[name].rewrite(dtypes.encode(dtypes.converted(self._old(name), dtype)))
+        self._columns[name].dtype = dtype
         self.changed = True
+
+    def _old(self, name: Any) -> np.ndarray:
+        dtype = self._columns[name].dtype
+        if name not in self._files:
+            return np.empty(0, dtypes.dtype_of(dtype))
+        return dtypes.decode(self._files[name].read(self._rows), dtype)
 
 
 def load_block(folder: Path, info: KeyInfo) -> Block:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import lox
-from lox.loggers import _tree
-from lox.loggers._backends.config_file import in_folder, write_config
+from lox.loggers import _files, _tree
+from lox.loggers._backends.config_file import in_folder, remove_config, write_config
 from lox.loggers._backends.save import dtypes
-from lox.loggers._backends.save.key_files import Block, KeyFiles, load_block, row_count
-from lox.loggers._backends.save.manifest import FILE, Manifest, has_begun
+from lox.loggers._backends.save.attempt import Attempt
+from lox.loggers._backends.save.manifest import FILE, Manifest, has_begun, remove_run, remove_unfinished
+from lox.loggers._backends.save.key_files import Block, KeyFiles, load_block
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import Run
-from lox.loggers._delivery.tables import nbytes
+from lox.loggers._delivery.tables import count_records, nbytes
 from lox.loggers._errors import RecordError, RunExistsError, RunFormatError
 
 # Rows are gathered before they go to disk: so many bytes, or so many writes. `flush` does not wait for it.
@@ -48,35 +48,43 @@ class SaveLogger(Logger):
 
     def open(self, run: Run) -> SaveWriter:
         folder = self.path / run.name
+        _files.refuse_links(self.path, folder)
         if run.resume and has_begun(folder):
             manifest = Manifest.read(folder)
             write_config(in_folder(folder), run)
             return SaveWriter(folder, manifest)
-        self.path.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         try:
-            folder.mkdir(exist_ok=run.resume)
+            folder.mkdir(exist_ok=run.resume or self.if_exists == "replace")
         except FileExistsError:
             raise RunExistsError(f"SaveLogger: {folder} exists already") from None
+        remove_unfinished(folder)
         manifest = Manifest.of(run)
         manifest.write(folder)
         write_config(in_folder(folder), run)
         return SaveWriter(folder, manifest)
 
     def exists(self, name: str) -> bool:
-        return (self.path / name).exists()
+        return os.path.lexists(self.path / name)
 
     def remove(self, name: str) -> None:
+        """Deletes what lox wrote, and nothing else in the run's folder."""
         folder = self.path / name
         if folder.is_symlink() or (has_begun(folder) and not (folder / FILE).is_file()):
             why = "is a link" if folder.is_symlink() else f"is not a saved run (it has no {FILE})"
             raise RunFormatError(f"SaveLogger: {folder} {why}, so it is not replaced")
-        _remove(folder)
+        _files.refuse_links(self.path, folder)
+        remove_config(in_folder(folder))
+        remove_run(folder)
 
     def written(self, name: str) -> Steps:
         folder = self.path / name
         logs = Manifest.read(folder).logs if has_begun(folder) else {}
         blocks = {key: load_block(folder, info) for key, info in logs.items()}
-        return {key: {axis: blocks[key][axis] for axis in info.steps} for key, info in logs.items()}
+        return {
+            key: {axis: dtypes.decode(blocks[key][axis], column.dtype) for axis, column in info.steps.items()}
+            for key, info in logs.items()
+        }
 
 
 class SaveWriter:
@@ -88,6 +96,8 @@ class SaveWriter:
         self._bytes = 0
 
     def write(self, logs: lox.logdict) -> None:
+        if self._bytes >= _files.MAX_KEPT_BYTES:
+            self._make_room(logs)
         self._gathered.append(logs)
         self._bytes += nbytes(logs)
         if self._bytes >= _GATHER_BYTES or len(self._gathered) >= _GATHER_WRITES:
@@ -95,41 +105,62 @@ class SaveWriter:
 
     def flush(self) -> None:
         """Hands all rows to the operating system; from there they survive the death of the process."""
-        gathered, self._gathered, self._bytes = self._gathered, [], 0
-        by_key: dict[str, list[lox.logdict]] = {}
-        alike = _alike(gathered)
-        for logs in gathered[:1] if alike else gathered:
-            for key in logs:
-                by_key.setdefault(key, []).append(logs)
-        failures = _FirstFailure()
-        ready: list[tuple[KeyFiles, Block]] = []
-        joined: dict[Any, np.ndarray] = {}
-        for key, parts in by_key.items():
-            ready += self._prepare(key, gathered if alike else parts, alike, joined, failures)
-        if any(stored.changed for stored, _ in ready):
-            with failures.of(0):  # the rows can be written all the same, and the manifest with the next ones
-                self._write_manifest()
-        for stored, block in ready:
-            with failures.of(row_count(block)):
-                stored.append(block)
-        failures.raise_first()
+        self._write_out(is_last=False)
 
-    close = flush
+    def close(self) -> None:
+        self._write_out(is_last=True)
+
+    def _write_out(self, is_last: bool) -> None:
+        """Writes what was gathered, key by key. The rows of a key that the disk does not take now are kept."""
+        gathered, self._gathered, self._bytes = self._gathered, [], 0
+        attempt = Attempt(gathered)
+        by_key: dict[str, list[int]] = {}
+        alike = _alike(gathered)
+        for number, logs in enumerate(gathered[:1] if alike else gathered):
+            for key in logs:
+                by_key.setdefault(key, []).append(number)
+        ready: list[_Ready] = []
+        joined: dict[Any, np.ndarray] = {}
+        for key, numbers in by_key.items():
+            ready += self._prepare(key, range(len(gathered)) if alike else numbers, alike, joined, attempt)
+        if any(stored.changed for stored in self._keys.values()):
+            changed = [(one.key, number) for one in ready if one.stored.changed for number in one.numbers]
+            with attempt.of(changed):
+                self._write_manifest()
+        for one in ready:
+            with attempt.of([(one.key, number) for number in one.numbers]) as may_try:
+                if may_try:
+                    one.stored.append(one.block)
+        for stored in self._keys.values():
+            stored.forget_fitted()
+        if not is_last:
+            self._gathered = attempt.kept()
+            self._bytes = sum(map(nbytes, self._gathered))
+        attempt.raise_first(is_last)
 
     def _prepare(
-        self, key: str, parts: list[lox.logdict], alike: bool, joined: dict[Any, np.ndarray], failures: _FirstFailure
-    ) -> list[tuple[KeyFiles, Block]]:
+        self, key: str, numbers: Sequence[int], alike: bool, joined: dict[Any, np.ndarray], attempt: Attempt
+    ) -> list[_Ready]:
         """The rows of a key in one block, or table by table where they do not fit together."""
         try:
-            block = _block(key, parts, alike, joined)
-            return [(self._fit(key, block), block)]
+            block = _block(key, [attempt.tables[number] for number in numbers], alike, joined)
+            return [_Ready(key, numbers, self._fit(key, block), block)]
         except (ValueError, TypeError, OSError):
             ready = []
-            for logs in parts:
-                with failures.of(int(logs.counts[key])):
-                    block = _block(key, [logs], True, {})
-                    ready.append((self._fit(key, block), block))
+            for number in numbers:
+                with attempt.of([(key, number)]) as may_try:
+                    if may_try:
+                        block = _block(key, [attempt.tables[number]], True, {})
+                        ready.append(_Ready(key, [number], self._fit(key, block), block))
             return ready
+
+    def _make_room(self, logs: lox.logdict) -> None:
+        try:
+            self.flush()
+        except OSError as error:
+            if self._bytes >= _files.MAX_KEPT_BYTES:  # nothing of `logs` is taken
+                error.lost_records = count_records(logs)  # type: ignore[attr-defined]
+            raise
 
     def _fit(self, key: str, block: Block) -> KeyFiles:
         if key not in self._keys:
@@ -144,42 +175,13 @@ class SaveWriter:
             stored.changed = False
 
 
-class _FirstFailure:
-    """Goes on with the other keys when one fails, and raises the first failure at the end."""
+class _Ready(NamedTuple):
+    """Rows of a key that fit its files, and the numbers of the tables that they come from."""
 
-    def __init__(self) -> None:
-        self._first: Exception | None = None
-        self._lost = 0
-        self._rows = 0
-
-    def of(self, rows: int) -> _FirstFailure:
-        self._rows = rows
-        return self
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._first = self._first or error
-        self._lost = max(self._lost, self._rows)
-        return True
-
-    def raise_first(self) -> None:
-        if self._first is not None:
-            self._first.lost_records = self._lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
-            raise self._first
-
-
-def _remove(folder: Path) -> None:
-    """Deletes a run; its manifest last, so that what is left if we are killed meanwhile can be replaced or resumed."""
-    for child in folder.iterdir():
-        if child.is_dir() and not child.is_symlink():
-            shutil.rmtree(child)
-        elif child.name != FILE:
-            child.unlink()
-    shutil.rmtree(folder)
+    key: str
+    numbers: Sequence[int]
+    stored: KeyFiles
+    block: Block
 
 
 def _block(key: str, parts: Sequence[lox.logdict], alike: bool, joined: dict[Any, np.ndarray]) -> Block:
@@ -230,6 +232,8 @@ def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
     if len(arrays) == 1:
         return arrays[0]
     if first.kind in "US" or first.metadata or any(array.dtype != first for array in arrays):
-        dtypes.common({dtypes.name_of(array.dtype) for array in arrays})
+        name = dtypes.common({dtypes.name_of(array.dtype) for array in arrays})
+        if not first.metadata:
+            arrays = [dtypes.converted(array, name) for array in arrays]
     joined = np.concatenate(arrays)
     return joined.view(first) if first.metadata else joined  # which np.concatenate forgets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import importlib.metadata
@@ -16,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from lox.loggers import _tree
+from lox.loggers import _files, _tree
 from lox.loggers._backends.save import dtypes
-from lox.loggers._backends.save.npy import replace_file, temporary
 from lox.loggers._delivery.run import Run
 from lox.loggers._errors import RunFormatError
 
@@ -88,6 +88,7 @@ class Manifest:
         file = folder / FILE
         if not file.is_file():
             raise RunFormatError(f"{folder} is not a saved run: it has no {FILE}")
+        _files.refuse_way_out(folder, file)
         try:
             data = json.loads(file.read_bytes())
             if data["format"] == FORMAT:
@@ -115,7 +116,7 @@ class Manifest:
         head = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
         body = '  "logs": {' + ("\n  " + ",\n  ".join(logs) + "\n  " if logs else "") + "}"
         text = "{\n" + ",\n".join([*head, body]) + "\n}\n"
-        replace_file(folder / FILE, text.encode("ascii"))
+        _files.replace(folder / FILE, [text.encode("ascii")])
 
 
 _order_lock = threading.Lock()
@@ -132,7 +133,27 @@ def _next_order() -> int:
 
 def has_begun(folder: Path) -> bool:
     """Whether there is more in a folder than a writer leaves that was killed before its manifest was there."""
-    return not folder.is_dir() or any(child != temporary(folder / FILE) for child in folder.iterdir())
+    return not folder.is_dir() or not all(map(_files.is_unfinished, folder.iterdir()))
+
+
+def remove_run(folder: Path) -> None:
+    """Deletes the files of a run; its manifest last, so that what is left if we are killed meanwhile can be replaced or
+    resumed. The folder goes too, unless somebody put something else into it."""
+    if (folder / FILE).is_file():
+        for info in Manifest.read(folder).logs.values():
+            for column in info.columns():
+                (folder / column.file).unlink(missing_ok=True)
+    remove_unfinished(folder)
+    (folder / FILE).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Deletes what a writer that was killed had not finished."""
+    for child in folder.iterdir():
+        if _files.is_unfinished(child):
+            child.unlink()
 
 
 def _fields(data: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:

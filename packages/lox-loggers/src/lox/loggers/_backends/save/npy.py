@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lox.loggers import _files
 from lox.loggers._errors import RunFormatError
 
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -34,16 +35,18 @@ class NpyFile:
         self._row_bytes = dtype.itemsize * math.prod(shape)
 
     @classmethod
-    def create(cls, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> NpyFile:
-        """An empty file. It appears under its name only when it can be loaded."""
-        file = cls(path, np.dtype(dtype), tuple(shape))
-        file._replace(np.empty((0, *file.shape), file.dtype))
+    def create(cls, path: Path, rows: np.ndarray) -> NpyFile:
+        """A file of these rows. It appears under its name only when it can be loaded."""
+        file = cls(path, rows.dtype, rows.shape[1:])
+        file._replace(np.ascontiguousarray(rows))
         return file
 
     @classmethod
     def open(cls, path: Path, rows: np.ndarray) -> NpyFile:
         """Goes on behind `rows`, the first ones that the file holds. It is written anew if it is not there, or not laid
         out as ours are: a count must not be written into somebody else's header."""
+        if path.is_symlink():
+            raise RunFormatError(f"{path} is a link; lox does not write through links")
         file = cls(path, rows.dtype, rows.shape[1:])
         if file._laid_out():
             file.truncate(len(rows))
@@ -54,7 +57,7 @@ class NpyFile:
     def write(self, row: int, rows: np.ndarray) -> None:
         """Makes `rows` the last ones, from number `row` on."""
         data = np.ascontiguousarray(rows, self.dtype)
-        descriptor = os.open(self.path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+        descriptor = _files.open_existing(self.path, os.O_WRONLY)
         try:
             _write_at(descriptor, data.reshape(-1).view(np.uint8).data, len(self._header) + row * self._row_bytes)
             _write_at(descriptor, memoryview(_count(row + len(data))), self._count_at)
@@ -88,7 +91,7 @@ class NpyFile:
     def _replace(self, rows: np.ndarray) -> None:
         header = bytearray(self._header)
         header[self._count_at : self._count_at + _COUNT_DIGITS] = _count(len(rows))
-        replace_file(self.path, bytes(header) + rows.tobytes())
+        _files.replace(self.path, [header, rows.tobytes()])
 
 
 def load_rows(path: Path) -> np.ndarray:
@@ -96,6 +99,7 @@ def load_rows(path: Path) -> np.ndarray:
 
     The file is mapped first, which takes neither pickles nor archives, and no memory for rows that it only claims.
     """
+    _files.refuse_way_out(path.parent, path)
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise RunFormatError(f"{path} is damaged: it is not a file")
     try:
@@ -106,18 +110,6 @@ def load_rows(path: Path) -> np.ndarray:
     except Exception:  # whatever numpy stumbles over. Not shown: it advises to trust the file
         raise RunFormatError(f"{path} is damaged: it is not a whole .npy file of numbers or text") from None
     return rows if rows.nbytes > _MAPPED_BYTES else np.array(rows)
-
-
-def temporary(path: Path) -> Path:
-    """Where a file is written before it is put under its name."""
-    return path.with_name(f".{path.name}.tmp")
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Puts a whole file under its name at once."""
-    unfinished = temporary(path)
-    unfinished.write_bytes(content)
-    os.replace(unfinished, path)
 
 
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[bytes, int]:
