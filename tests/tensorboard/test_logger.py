@@ -238,7 +238,7 @@ def test_a_run_that_is_deleted_while_open_is_an_error(tmp_path):
     logger.close()
 
 
-def test_a_full_disk_leaves_whole_records(tmp_path):
+def test_a_full_disk_leaves_whole_records_and_gets_the_rest_later(tmp_path):
     script = """
         import resource, signal, sys
         import numpy as np
@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_whole_records(tmp_path):
     )
     assert "failed:" in finished.stdout
     steps = [step for step, _ in scalars(tmp_path / "run")["x"]]
-    assert steps == [*range(100), *range(10_000, 10_100)]
+    assert steps == list(range(10_100))
 
 
 def test_an_error_in_the_background_is_raised_at_the_next_call(tmp_path):

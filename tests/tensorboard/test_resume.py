@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import jax
 import numpy as np
@@ -217,3 +219,53 @@ def test_error_refuses_a_run_that_exists(tmp_path):
     log_run(tmp_path, loss(range(3), 1), if_exists="error")
     with pytest.raises(RunExistsError, match="exists already"):
         log_run(tmp_path, loss(range(3), 2), if_exists="error")
+
+
+def test_keys_of_another_axis_stay_when_the_resumed_process_never_logs_them(tmp_path):
+    """A phase before the training, and a key without steps: the purge must not hide them."""
+    warmup = table({"warmup/return": np.arange(50.0)}, frame=np.arange(0, 5000, 100))
+    crash_run(tmp_path, warmup, table({"rate": np.ones(3)}), loss(range(100), 1))
+    (folder,) = run_folders(tmp_path)
+    before = scalars(folder)
+    crash_run(tmp_path, loss(range(80, 120), 2))
+    log_run(tmp_path, loss(range(110, 130), 3))
+    after = scalars(folder)
+    for tag in ("warmup/return", "rate"):
+        assert sorted(after[tag]) == before[tag]
+    assert [step for step, _ in after["loss"]] == list(range(130))
+
+
+def test_lanes_tell_of_another_axis_too(tmp_path):
+    with TensorBoardLogger(tmp_path) as logger:
+        states = jax.vmap(logger.init)(jax.vmap(jax.random.key)(jax.numpy.arange(2)))
+        for frame in range(3):
+            jax.vmap(lambda s, i=frame: logger.log(s, {"warmup": 1.0 * i}, frame=i))(states)
+    for folder in run_folders(tmp_path):
+        (told,) = [event.log_message.message for event in raw_events(folder) if event.log_message.message]
+        assert json.loads(told) == {"lox_aside": ["warmup"]}
+        assert scalars(folder)["warmup"] == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_clock_that_is_set_back_between_two_processes_changes_no_order(tmp_path, monkeypatch):
+    log_run(tmp_path, loss(range(5), 1))
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 86400)
+    log_run(tmp_path, loss(range(5, 10), 2))
+    (folder,) = run_folders(tmp_path)
+    assert [step for step, _ in scalars(folder)["loss"]] == list(range(10))
+    times = [event.wall_time for event in value_events(folder)]
+    assert times == sorted(times)
+
+
+def test_a_clock_that_is_set_back_during_a_run_changes_no_order(tmp_path, monkeypatch):
+    real = time.time
+    with TensorBoardLogger(tmp_path) as logger:
+        state = logger.init(jax.random.key(7))
+        logger.log(state, loss(range(5), 1))
+        logger.flush()
+        monkeypatch.setattr(time, "time", lambda: real() - 86400)
+        logger.log(state, loss(range(5, 10), 2))
+    (folder,) = run_folders(tmp_path)
+    times = [event.wall_time for event in value_events(folder)]
+    assert times == sorted(times)
+    assert len(times) == 10

@@ -13,8 +13,9 @@ _SMALLEST_STEP = 1e-6  # seconds; a float of 64 bits tells times of today apart 
 class Clock:
     """Wall times that always rise: the rows of a batch are spread over the time since the batch before."""
 
-    def __init__(self) -> None:
-        self._last = time.time()
+    def __init__(self, after: float = 0.0) -> None:
+        """after: where an earlier process stopped. The clock may have been set back since."""
+        self._last = max(time.time(), after)
 
     def now(self) -> float:
         return float(self.rise(1)[0])

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import socket
 import struct
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.event_pb2 import Event, LogMessage, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from lox.loggers import RecordError
+from lox.loggers import RecordError, _files
 from lox.tensorboard._events import record
 
 T = TypeVar("T")
@@ -23,46 +24,60 @@ T = TypeVar("T")
 _LENGTH = struct.Struct("<Q")
 _HEADER_SIZE, _FOOTER_SIZE = 12, 4
 _FRAME_SIZE = _HEADER_SIZE + _FOOTER_SIZE
-_APPENDING = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
+_PREFIX = "events.out.tfevents."
+_OURS = ".lox."  # where others add a number of their own to the name, a letter comes after it
+_ASIDE = "lox_aside"
 
 
 class EventFile:
     """A new event file in `folder`, which nobody else writes to.
 
-    It is opened for each write: a thousand runs would need more open files than a process may have.
+    What the disk does not take is kept, and written before what comes later.
     """
 
     def __init__(self, folder: Path) -> None:
         # TensorBoard reads the files of a folder in the order of their names, so time comes before what makes the
-        # name unique: two loggers can start in the same second, even in processes that count alike. And where others
-        # add a number of their own, a letter comes after it.
+        # name unique: two loggers can start in the same second, even in processes that count alike. A clock that was
+        # set back must not put the new file before those that are there.
         now = time.time()
-        unique = f"lox.{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
-        self.path = folder / f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{unique}"
-        # Not tensorboardX's EventsWriter: it waits for the disk, which takes seconds when a thousand runs are opened.
-        with self.path.open("xb") as file:
-            file.write(record(Event(wall_time=now, file_version="brain.Event:2")))
+        second = max(int(now), *(_second_of(path) + 1 for path in event_files(folder)), 0)
+        unique = f"{_OURS}{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        self.path = folder / f"{_PREFIX}{second}.{socket.gethostname()}{unique}"
+        self._file = _files.Appended(self.path)
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self.kept_records = 0
         self._folder_synced = False
+        # Not tensorboardX's EventsWriter: it waits for the disk, which takes seconds when a thousand runs are opened.
+        _files.create(self.path)
+        self._file.append(record(Event(wall_time=now, file_version="brain.Event:2")))
 
-    def append(self, data: bytes) -> None:
-        """Hands `data` to the operating system, all of it or nothing."""
-        if not data:
+    def take(self, data: bytes, records: int = 0) -> None:
+        """Takes events, to be written with the next `write_out`. An error if too many wait for that already."""
+        if self._kept_bytes >= _files.MAX_KEPT_BYTES:
+            self.write_out()
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        self.kept_records += records
+
+    def write_out(self) -> None:
+        """Hands all that was taken to the operating system."""
+        if not self._kept_bytes:
             return
-        file = self._open()
-        left = memoryview(data)
         try:
-            while left:
-                left = left[os.write(file, left) :]
-        except OSError:
-            # Half a record would hide everything that comes after it.
-            os.ftruncate(file, os.fstat(file).st_size - (len(data) - len(left)))
-            raise
-        finally:
-            os.close(file)
+            self._file.append(b"".join(self._kept))
+        except FileNotFoundError as error:
+            lost = self.kept_records
+            self._forget()
+            raise _deleted(self.path, lost) from error
+        self._forget()
 
     def sync(self) -> None:
-        """Returns when all that was appended is on disk."""
-        file = self._open()
+        """Returns when all that was written is on disk."""
+        try:
+            file = _files.open_existing(self.path, os.O_WRONLY)
+        except FileNotFoundError as error:
+            raise _deleted(self.path, 0) from error
         try:
             os.fsync(file)
         finally:
@@ -71,14 +86,17 @@ class EventFile:
             _sync_folder(self.path.parent)
             self._folder_synced = True
 
-    def _open(self) -> int:
-        try:
-            return os.open(self.path, _APPENDING)
-        except FileNotFoundError as error:
-            raise RecordError(
-                f"TensorBoardLogger: {self.path} was deleted while its run was open; what is logged to the run from "
-                "now on would be lost. Close the logger before you delete runs."
-            ) from error
+    def _forget(self) -> None:
+        self._kept, self._kept_bytes, self.kept_records = [], 0, 0
+
+
+def _deleted(path: Path, lost: int) -> RecordError:
+    error = RecordError(
+        f"TensorBoardLogger: {path} was deleted while its run was open; what is logged to the run from now on would be "
+        "lost. Close the logger before you delete runs."
+    )
+    error.lost_records = lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
+    return error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -92,8 +110,19 @@ def _sync_folder(folder: Path) -> None:
 
 
 def event_files(folder: Path) -> list[Path]:
-    """The event files of a run, in the order in which TensorBoard reads them."""
-    return sorted(path for path in folder.glob("*tfevents*") if path.is_file())
+    """The event files of a run, in the order in which TensorBoard reads them. Links are nobody's events."""
+    return sorted(path for path in folder.glob("*tfevents*") if path.is_file() and not path.is_symlink())
+
+
+def is_ours(path: Path) -> bool:
+    """Whether lox made an event file."""
+    return _OURS in path.name
+
+
+def _second_of(path: Path) -> int:
+    """The time in the name of an event file."""
+    digits = path.name.removeprefix(_PREFIX).split(".")[0]
+    return int(digits) if digits.isascii() and digits.isdigit() else 0
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -113,15 +142,21 @@ class Shown(Generic[T]):
     """What TensorBoard shows of the files of a run, in the order in which it reads them.
 
     values: for each tag, its steps, each with what `take` keeps of the value.
+    aside: the tags whose steps are not those along which a run is resumed.
+    latest: the last wall time.
     was_closed: whether the process that wrote the last file ended the run, and was not killed.
     """
 
     def __init__(self, paths: Iterable[Path], take: Callable[[Event, Summary.Value], T]) -> None:
         self.values: dict[str, list[tuple[int, T]]] = {}
+        self.aside: set[str] = set()
+        self.latest = 0.0
         self.was_closed = False
         restarts = 0
         for event in itertools.chain.from_iterable(map(read_events, paths)):
             status = event.session_log.status
+            self.latest = max(self.latest, event.wall_time)
+            self.aside |= _aside_tags(event)
             self.was_closed = status == SessionLog.STOP
             if status == SessionLog.START:
                 restarts += 1
@@ -133,6 +168,22 @@ class Shown(Generic[T]):
     def _purge(self, start: int) -> None:
         for tag, there in self.values.items():
             self.values[tag] = [item for item in there if item[0] < start]
+
+
+def aside(tags: Collection[str], wall_time: float) -> Event:
+    """An event that TensorBoard does not look at. It tells whoever resumes the run that the steps of these tags are not those
+    of the run."""
+    message = json.dumps({_ASIDE: sorted(tags)})
+    return Event(wall_time=wall_time, log_message=LogMessage(level=LogMessage.INFO, message=message))
+
+
+def _aside_tags(event: Event) -> set[str]:
+    if not event.log_message.message.startswith(f'{{"{_ASIDE}"'):
+        return set()
+    try:
+        return set(json.loads(event.log_message.message)[_ASIDE])
+    except (LookupError, TypeError, ValueError):
+        return set()
 
 
 def closing(wall_time: float) -> Event:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError
+from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError, _files
 from lox.loggers._backends.config_file import in_folder, remove_config, write_config
 from lox.loggers.kinds import Kinds
-from lox.tensorboard._files import event_files
+from lox.tensorboard._files import event_files, is_ours
 from lox.tensorboard._hparams import check_hparams, of_config
 from lox.tensorboard._lanes import LaneEncoder
 from lox.tensorboard._values import BACKEND
@@ -67,6 +67,7 @@ class TensorBoardLogger(Logger):
 
     def open(self, run: Run) -> TensorBoardWriter:
         folder = self.path / run.name
+        _files.refuse_links(self.path, folder)
         try:
             # Whoever makes the folder owns the name: another process may open a run of the same key right now.
             folder.mkdir(parents=True, exist_ok=run.resume or self.if_exists == "replace")
@@ -86,11 +87,12 @@ class TensorBoardLogger(Logger):
         )
 
     def exists(self, name: str) -> bool:
-        return (self.path / name).exists()
+        return os.path.lexists(self.path / name)
 
     def remove(self, name: str) -> None:
-        """Deletes the event files and the config of a run, and nothing else that may lie in its folder."""
-        for path in event_files(self.path / name):
+        """Deletes the event files and the config that lox wrote, and nothing else that may lie in the run's folder."""
+        _files.refuse_links(self.path, self.path / name)
+        for path in filter(is_ours, event_files(self.path / name)):
             path.unlink()
         remove_config(in_folder(self.path / name))
         with contextlib.suppress(OSError):

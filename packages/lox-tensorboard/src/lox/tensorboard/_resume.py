@@ -20,7 +20,8 @@ class Past:
     Where it had been closed, values at steps that are there already are not written again. Where it had not, the
     process died, and training goes on from some step before: the smallest one of the first write. TensorBoard is
     told to forget everything from there on, since it belongs to a course that was not continued. Keys without steps, or
-    with those of another axis, have no place in that order, so what they had is written again.
+    with those of another axis, have no place in that order, so what they had is written again: the files tell which keys
+    these are.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,8 +30,9 @@ class Past:
         there = Shown(self._files, lambda event, value: None)
         self._steps = {tag: np.array([step for step, _ in values], np.int64) for tag, values in there.values.items()}
         self._was_closed = there.was_closed
+        self.latest = there.latest
         self._resumed_at: int | None = None
-        self._aside: set[str] = set()  # the tags of such keys
+        self._aside = there.aside  # the tags of such keys
         self._keep(self._steps)
 
     def count(self, tags: Collection[str]) -> int:
@@ -40,7 +42,7 @@ class Past:
     def continue_with(self, batch: list[EventRows], wall_time: float) -> tuple[list[Event], list[EventRows]]:
         """What has to be written before these rows, and those of them that are not there already."""
         events: list[Event] = []
-        aside = {tag for rows in batch if not rows.main for tag in _tags(rows)}
+        aside = {tag for rows in batch if not rows.main for tag in rows.tags()}
         if self._resumed_at is not None and (returned := aside - self._aside):
             events += _values_from(self._resumed_at, returned, self._files)
             self._keep({**self._kept, **{tag: self._steps[tag] for tag in returned if tag in self._steps}})
@@ -99,7 +101,3 @@ def _values_from(start: int, tags: Collection[str], paths: Iterable[Path]) -> li
 
     there = Shown(paths, take).values
     return [event for tag in sorted(tags) for _, event in there.get(tag, ()) if event is not None]
-
-
-def _tags(rows: EventRows) -> Iterator[str]:
-    return (column.name for track in rows.tracks for column in track.columns)

@@ -7,7 +7,7 @@ steps do not rise, in the order in which they were logged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,9 @@ class EventRows(NamedTuple):
     """The keys have no steps: theirs is a count of records."""
     main: bool
     """The steps are those of the first axis that was asked for, along which a run is resumed."""
+
+    def tags(self) -> Iterator[str]:
+        return (column.name for track in self.tracks for column in track.columns)
 
 
 def merge(

@@ -15,7 +15,7 @@ from lox.loggers.kinds import Column, Kinds
 from lox.tensorboard._batch import encode
 from lox.tensorboard._clock import Clock
 from lox.tensorboard._events import record
-from lox.tensorboard._files import EventFile, closing
+from lox.tensorboard._files import EventFile, aside, closing
 from lox.tensorboard._hparams import HParams, Number
 from lox.tensorboard._lanes import LaneEncoder
 from lox.tensorboard._resume import Past
@@ -40,13 +40,15 @@ class TensorBoardWriter(LaneWriter):
         self._kinds = kinds
         self._step_axes = step_axes
         self._values = ValueEncoder(sample_rate)
-        self._clock = Clock()
         self._lanes = lanes
         self._counted: dict[str, int] = {}
+        self._aside: set[str] = set()  # tags of which the file tells that their steps are not those of the run
         self._past = Past(folder) if resume else None
+        self._clock = Clock(after=self._past.latest if self._past is not None else 0.0)
         self._file = EventFile(folder)
         self._hparams = HParams(hparams, expects_more=kinds.uses("hparams"))
-        self._file.append(b"".join(map(record, self._events(self._hparams.at_start()))))
+        self._file.take(b"".join(map(record, self._events(self._hparams.at_start()))))
+        self._file.write_out()
         self._lanes.clock.follow(self._clock)
 
     def write(self, logs: lox.logdict) -> None:
@@ -56,31 +58,54 @@ class TensorBoardWriter(LaneWriter):
         pieces = [record(event) for event in self._events(self._hparams.add(hparams))] if hparams else []
         counted = {**self._counted, **self._first_counts(logs, shown)}
         batch = merge(logs, shown, self._step_axes, counted)
+        new_aside = {tag for rows in batch if not rows.main for tag in rows.tags()} - self._aside
+        if new_aside:
+            pieces.append(record(aside(new_aside, self._clock.now())))
         if self._past is not None:
             events, batch = self._past.continue_with(batch, self._clock.now())
             pieces += [record(event) for event in events]
         pieces += [encode(rows, self._clock.rise(len(rows.steps)), self._values) for rows in batch]
-        self._file.append(b"".join(pieces))
+        self._file.take(b"".join(pieces), sum(len(rows.steps) for rows in batch))
+        self._aside |= new_aside
         self._counted = counted
         for column in shown:
             if column.key in counted:
                 self._counted[column.key] = counted[column.key] + len(column.values)
         self._lanes.clock.follow(self._clock)
+        self._write_out()
 
     def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> None:
-        block = self._lanes.encode(logs, len(lane))
+        block = self._lanes.encode(logs, len(lane)) if self._knows_axis_of(logs) else None
         if block is not None and self._clock.take(block.wall_times):
-            self._file.append(block.of(lane))
+            self._file.take(block.of(lane), len(block.wall_times))
+            self._write_out()
         else:
             self.write(as_table(lane_of(logs, lane)))
 
     def flush(self) -> None:
+        self._write_out()
         self._file.sync()
 
     def close(self) -> None:
         last = [*self._events(self._hparams.at_end()), closing(self._clock.now())]
-        self._file.append(b"".join(map(record, last)))
-        self._file.sync()
+        try:
+            self._file.take(b"".join(map(record, last)))
+            self._file.write_out()
+            self._file.sync()
+        except OSError as error:
+            error.lost_records = self._file.kept_records  # type: ignore[attr-defined]  # see Logger
+            raise
+
+    def _write_out(self) -> None:
+        try:
+            self._file.write_out()
+        except OSError as error:
+            error.lost_records = 0  # type: ignore[attr-defined]  # the file keeps them
+            raise
+
+    def _knows_axis_of(self, logs: lox.logdict) -> bool:
+        """Whether nothing has to be told about the steps of these keys."""
+        return self._step_axes[0] in logs.steps or self._aside.issuperset(logs)
 
     def _events(self, summaries: list[Summary]) -> list[Event]:
         return [Event(wall_time=self._clock.now(), summary=summary) for summary in summaries]

@@ -14,8 +14,8 @@ from lox.loggers import _files, _tree
 from lox.loggers._backends.config_file import in_folder, remove_config, write_config
 from lox.loggers._backends.save import dtypes
 from lox.loggers._backends.save.attempt import Attempt
-from lox.loggers._backends.save.manifest import FILE, Manifest, has_begun, remove_run, remove_unfinished
 from lox.loggers._backends.save.key_files import Block, KeyFiles, load_block
+from lox.loggers._backends.save.manifest import FILE, Manifest, has_begun, remove_run, remove_unfinished
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import Run

@@ -21,8 +21,8 @@ _BLOCK = 1 << 16
 class JsonlLogger(LineLogger):
     """Writes `path/RUN.jsonl`, with lines such as `{"step": 3, "loss": 0.25}`.
 
-    `RUN.jsonl.columns.json` says which of the names are steps. Arrays are lists, complex numbers pairs. JSON has no numbers that are
-    not finite: they are the strings "NaN", "Infinity" and "-Infinity".
+    `RUN.jsonl.columns.json` says which of the names are steps. Arrays are lists, complex numbers pairs. JSON has no numbers
+    that are not finite: they are the strings "NaN", "Infinity" and "-Infinity".
 
     >>> with lox.loggers.JsonlLogger("lines") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
