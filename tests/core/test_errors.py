@@ -463,7 +463,7 @@ def test_names_that_no_key_has_are_warned_of(transform):
         return x
 
     for fun in (transform(g, argnames="los"), transform(jax.jit(g), argnames="los")):
-        with pytest.warns(UserWarning, match=r"'los': no such key; there are 'loss'") as caught:
+        with pytest.warns(UserWarning, match=r"'los': no such key. The function logs 'loss'") as caught:
             fun(X)
         assert [warning.filename for warning in caught] == [__file__]  # where it can be corrected
 

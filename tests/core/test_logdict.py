@@ -452,7 +452,9 @@ def test_what_needs_one_lane_says_how_to_get_it():
         jnp.ones((3, 2))
     )
     for method in ("rows", "table"):
-        with pytest.raises(lox.LoxError, match=rf"{method}\(\).*take one, jax.tree.map\(lambda x: x\[i\], logs\)\. "):
+        with pytest.raises(
+            lox.LoxError, match=rf"{method}\(\).*Take one lane with jax.tree.map\(lambda x: x\[i\], logs\)\. "
+        ):
             getattr(logs, method)()
-    with pytest.raises(lox.LoxError, match=r"or map it, jax.vmap"):
+    with pytest.raises(lox.LoxError, match=r"or map over the lanes with jax.vmap"):
         logs.reduce("mean")

@@ -132,7 +132,7 @@ def test_batches_and_intervals_of_split_values(split):
 
 
 def test_order_cannot_be_promised_on_several_devices(split):
-    with pytest.raises(lox.LoxError, match="ordered=True cannot be kept on more than one device"):
+    with pytest.raises(lox.LoxError, match="ordered=True does not work on more than one device"):
         arriving(jax.jit(train), jnp.ones(4), split, ordered=True)
 
 

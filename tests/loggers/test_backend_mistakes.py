@@ -50,7 +50,7 @@ def test_any_attribute_that_is_not_refused_is_free():
 
 @pytest.mark.parametrize("name", ["_sink", "_sinks", "_receive", "_open_one", "_open_lanes", "_writes_here"])
 def test_the_names_that_logger_needs_are_refused(name):
-    message = f"Mine has an attribute '{name}', which Logger has for itself"
+    message = f"Mine uses the name '{name}', which is reserved by Logger"
     with pytest.raises(LoggerOptionError, match=message):
         type("Mine", (Collecting,), {name: lambda self: None})
 
@@ -95,7 +95,7 @@ def test_an_attribute_that_would_hide_a_method_is_refused(name):
             super().__init__(**options)
             setattr(self, name, 3)
 
-    with pytest.raises(LoggerOptionError, match=f"Mine has an attribute '{name}', which Logger has for itself"):
+    with pytest.raises(LoggerOptionError, match=f"Mine uses the name '{name}', which is reserved by Logger"):
         Mine()
 
 
@@ -201,7 +201,7 @@ def test_a_backend_to_which_every_run_exists_is_an_error(monkeypatch):
             return True
 
     monkeypatch.setattr("lox.loggers._delivery.run._MOST_OF_A_NAME", 50)
-    with Forgetful() as logger, pytest.raises(RunExistsError, match=r"each is said to exist.*Forgetful\.exists"):
+    with Forgetful() as logger, pytest.raises(RunExistsError, match=r"are said to exist.*Forgetful\.exists"):
         logger.init(jax.random.key(0))
 
 

@@ -266,7 +266,7 @@ def test_records_from_python_keep_their_precision():
 @pytest.mark.parametrize(
     ("record", "steps", "message"),
     [
-        ({1: 2}, {}, "keys of a record are str"),
+        ({1: 2}, {}, "keys of a record must be str"),
         ({"x": None}, {}, "'x' holds no arrays"),
         ({"x": object()}, {}, "'x' holds a object"),
         ({"x": 1}, {"step": [1, 2]}, "step 'step' must be a scalar"),

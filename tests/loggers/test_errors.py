@@ -173,7 +173,7 @@ def test_records_that_a_capacity_dropped_are_told_once(lanes, tmp_path):
                 jax.vmap(run)(state, jnp.array([1, 5])) if lanes else run(state, 5)
             logger.flush()
 
-        with pytest.warns(LoggerWarning, match=r"'eval' had 5 records, of which capacity=2 kept the last 2") as caught:
+        with pytest.warns(LoggerWarning, match=r"'eval' had 5 records, but capacity=2 kept only the last 2") as caught:
             run_twice()
         assert len(caught) == 1
 
@@ -199,7 +199,7 @@ def test_a_failure_in_a_jitted_loop_is_told_once_before_anybody_calls_the_logger
     [
         ({"x": 1}, {"epoch": None}, "the step 'epoch' must be a number; got None"),
         ({"x": 1}, {"epoch": "warmup"}, "the step 'epoch' must be a number; got 'warmup'"),
-        ({"x": {1: 2, "a": 3}}, {}, "the value of 'x' is no pytree"),
+        ({"x": {1: 2, "a": 3}}, {}, "the value of 'x' is not a pytree"),
     ],
 )
 def test_what_is_no_record_is_named(record, steps, what):

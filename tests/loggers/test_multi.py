@@ -114,7 +114,7 @@ def test_what_it_does_not_take():
         MultiLogger("save")
     with MultiLogger(memory) as logger:
         state = memory.init(jax.random.key(0))
-        with pytest.raises(LoggerStateError, match="not one of this MultiLogger's"):
+        with pytest.raises(LoggerStateError, match="does not belong to this MultiLogger"):
             logger.log(state, {"x": 1})
 
 

@@ -109,7 +109,7 @@ def test_the_state_of_another_logger_is_noticed():
     with MemoryLogger() as one, MemoryLogger() as other:
         state = one.init(jax.random.key(0))
         other.log(state, {"x": 1})
-        with pytest.raises(LoggerStateError, match="only with the logger whose init made it"):
+        with pytest.raises(LoggerStateError, match="only with the logger whose init returned it"):
             other.flush()
         with pytest.raises(LoggerStateError, match="expected the state"):
             one.log(jax.random.key(0), {"x": 1})

@@ -113,7 +113,9 @@ def test_hparams_logged_at_every_step_are_constant_or_an_error(tmp_path):
 
 def test_hparams_that_come_too_late_are_an_error(tmp_path):
     first, second = table({"lr": np.ones(1)}, step=[0]), table({"beta": np.ones(1)}, step=[0])
-    with pytest.raises(KindError, match="'beta' is a hyperparameter, but those of this run are already written"):
+    with pytest.raises(
+        KindError, match="'beta' is a hyperparameter, but the hyperparameters of this run are already written"
+    ):
         log_run(tmp_path, first, second, kinds={"lr": "hparams", "beta": "hparams"})
 
 

@@ -171,7 +171,7 @@ def test_a_batch_is_one_write(tmp_path, monkeypatch):
 @pytest.mark.parametrize("below", ["", "sub/folder"])
 def test_a_path_that_is_a_file_is_an_error_that_names_it(tmp_path, below):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LoggerOptionError, match=r"cannot write to path='.*file.*is a file.* Choose a folder"):
+    with pytest.raises(LoggerOptionError, match=r"cannot write to path='.*file.*is a file.* Choose a writable folder"):
         TensorBoardLogger(tmp_path / "file" / below)
 
 
@@ -200,7 +200,7 @@ def test_logdir_is_another_name_of_path(tmp_path, monkeypatch):
     ):
         assert logger.path == tmp_path / "runs"
         logger.close()
-    with pytest.raises(LoggerOptionError, match="two names of one option"):
+    with pytest.raises(LoggerOptionError, match="two names for one option"):
         TensorBoardLogger("runs", logdir="other")
 
 

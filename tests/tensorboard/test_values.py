@@ -95,7 +95,7 @@ def test_nan_and_inf_in_arrays_are_counted(write):
 
 
 def test_an_empty_array_is_an_error_that_names_it(write):
-    with pytest.raises(KindError, match=r"'w/x' has shape \(0,\): there is no histogram of no numbers"):
+    with pytest.raises(KindError, match=r"'w/x' has shape \(0,\): a histogram needs at least one number"):
         write(table({"w": {"x": np.zeros((2, 0))}}, step=[0, 1]))
 
 

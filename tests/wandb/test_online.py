@@ -75,7 +75,7 @@ def test_a_run_that_only_the_server_has_is_left_alone(online, server, tmp_path):
 def test_if_exists_error_counts_runs_that_only_the_server_has(online, server, tmp_path):
     server.configs["0000000000000009"] = {}
     server.rows["0000000000000009"] = []
-    with pytest.raises(RunExistsError, match="the server has a run '0000000000000009' already"):
+    with pytest.raises(RunExistsError, match="the server already has a run '0000000000000009'"):
         online(if_exists="error").init(jax.random.key(9))
 
 

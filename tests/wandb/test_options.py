@@ -21,7 +21,7 @@ from lox.wandb import WandbError, WandbLogger, WandbLoginError, WandbOptionError
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"projct": "p"}, "neither it nor wandb.init takes 'projct'. Did you mean 'project'?"),
+        ({"projct": "p"}, "neither WandbLogger nor wandb.init takes 'projct'. Did you mean 'project'?"),
         ({"if_exist": "new"}, "takes 'if_exist'. Did you mean 'if_exists'?"),
         ({"step": 3}, "takes 'step'"),
         ({"id": "x"}, "id='x' cannot be given: lox gives each run an id of its own"),
@@ -38,7 +38,7 @@ from lox.wandb import WandbError, WandbLogger, WandbLoginError, WandbOptionError
         ({"summary": {"loss": 3}}, "3 is not one of 'min', 'max'"),
         ({"fps": 0}, "fps must be a whole number"),
         ({"sample_rate": 0.5}, "sample_rate must be a whole number"),
-        ({"dir": "elsewhere"}, "two names for one thing"),
+        ({"dir": "elsewhere"}, "two names for one option"),
     ],
 )
 def test_wrong_options(tmp_path, options, message):
@@ -59,7 +59,7 @@ def test_options_of_the_base_and_kinds_are_checked_too(tmp_path):
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(WandbOptionError, match="is a file. Choose a folder"):
+    with pytest.raises(WandbOptionError, match="is a file. Choose a writable folder"):
         WandbLogger(mode="offline", path=tmp_path / "file" / "runs")
 
 

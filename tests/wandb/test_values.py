@@ -119,7 +119,7 @@ def test_skipped_and_scalar_arrays(logged):
         (np.ones((2, 2)), "video", "cannot be a video"),
         (np.float32(1), "table", "cannot be a table"),
         ({"x": np.ones(2), "y": np.ones(3)}, "table", "columns are vectors of one length"),
-        (np.ones((0,)), "histogram", "there is no histogram of no numbers"),
+        (np.ones((0,)), "histogram", "a histogram needs at least one number"),
     ],
 )
 def test_values_that_cannot_be_shown(make, value, kind, message):

@@ -113,7 +113,7 @@ def log_grad(
     for value in values:
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             raise LogTypeError(
-                f"lox.log_grad at {record.mark.site}: {name!r} has a value of dtype {value.dtype}, it has no gradient"
+                f"lox.log_grad at {record.mark.site}: {name!r} has a value of dtype {value.dtype}, which has no gradient"
             )
     return jax.tree.structure(x).unflatten(watch_p.bind(*values, *others, mark=record.mark, spread=True))
 
@@ -130,8 +130,8 @@ def _check(
     if isinstance(data, logdict) and (axes := data.steps.keys() - steps.keys()):
         told = ", ".join(f"{axis}=..." for axis in sorted(axes))
         raise LogTypeError(
-            f"lox.log at {site}: these logs have steps, which would be lost; say which they get, lox.log(logs, {told}), or "
-            "log them without, lox.log(dict(logs))"
+            f"lox.log at {site}: these logs have steps, which would be lost. Pass the steps again, lox.log(logs, {told}), or "
+            "drop them, lox.log(dict(logs))"
         )
     trees, leaves = [], {}
     for key, value in data.items():
@@ -140,7 +140,7 @@ def _check(
         flat, tree = jax.tree.flatten(value)
         if not flat:
             raise LogTypeError(
-                f"lox.log at {site}: {key!r} has no value ({type(value).__name__}); leave the key out where it has none"
+                f"lox.log at {site}: {key!r} has no value ({type(value).__name__}). Leave the key out instead"
             )
         trees.append(tree)
         leaves[prefix + key] = [_as_array(leaf, key, site) for leaf in flat]
@@ -169,7 +169,7 @@ def _as_array(leaf: Any, name: str, site: str, what: str = "{!r}") -> Any:
         return jnp.asarray(leaf) if marks_are_wanted() else leaf
     kind = f"numpy {leaf.dtype}" if isinstance(leaf, (np.ndarray, np.generic)) else type(leaf).__name__
     raise LogTypeError(
-        f"lox.log at {site}: {what.format(name)} has a value of type {kind}; log arrays or numbers, or pytrees of them"
+        f"lox.log at {site}: {what.format(name)} has a value of type {kind}. Log arrays, numbers, or pytrees of them"
     )
 
 

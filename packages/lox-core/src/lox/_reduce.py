@@ -319,8 +319,8 @@ def _resolve_one(how: Any, site: str | None) -> tuple[str, Reducer]:
         return how.name, how
     if not isinstance(how, str):
         raise LogTypeError(
-            f"lox{_at(site)}: reduce takes a name, a lox.Reducer or a tuple of them, got {how!r}; "
-            "for one key alone, say it where it is logged: lox.log(..., reduce='mean')"
+            f"lox{_at(site)}: reduce takes a name, a lox.Reducer or a tuple of them, got {how!r}. "
+            "To reduce one key, say so where it is logged: lox.log(..., reduce='mean')"
         )
     if how not in _REDUCERS:
         raise OptionError(f"lox{_at(site)}: unknown reduction {how!r}; {_known()}")
@@ -343,6 +343,6 @@ def check_reducible(key: str, dtype: Any, reduction: Reduction, site: str) -> No
     extremes = [name for name, reducer in reduction.reducers if isinstance(reducer, _Extreme)]
     if extremes and jnp.issubdtype(dtype, jnp.complexfloating):
         raise OptionError(
-            f"lox.log at {site}: {key!r} holds complex numbers, which have no {extremes[0]}; log their real part or "
+            f"lox.log at {site}: {key!r} holds complex numbers, which have no {extremes[0]}. Log their real part or "
             "their absolute value, or choose another reduction"
         )

@@ -111,8 +111,8 @@ class Spooler(Collector):
             plan = self.plan.keys.get(key)
             if plan is None:
                 raise ConflictError(
-                    f"lox.spool: {key!r} ({record.mark.site}) is recorded by a derivative rule, not by its function, "
-                    "so that it has no place in the logs: transform the differentiated function, spool(grad(f))"
+                    f"lox.spool: {key!r} ({record.mark.site}) is recorded by a derivative rule and not by its function, "
+                    "so grad(spool(f)) cannot return it. Write spool(grad(f))"
                 )
             leaves = tuple(_cast(leaf, aval) for leaf, aval in zip(record.leaves[key], plan.leaves, strict=True))
             frame.rows.append(key, Chunk(leaves, self._steps(plan, steps), record.where))
@@ -144,8 +144,8 @@ def _fold_pending(group: Group, state: Any, rows: Rows) -> Any:
     if len(set(map(len, pending))) > 1:
         keys = ", ".join(repr(plan.key) for plan in group.keys)
         raise ConflictError(
-            f"lox.spool: {keys} are recorded together by a function, but not by its derivative rule: let both record "
-            "the same, or transform the differentiated function, spool(grad(f)) instead of grad(spool(f))"
+            f"lox.spool: {keys} are recorded together by a function, but not by its derivative rule. Record the same in "
+            "both, or write spool(grad(f)) instead of grad(spool(f))"
         )
     for chunks in zip(*pending, strict=True):
         leaves = [leaf for chunk in chunks for leaf in chunk.leaves]

@@ -111,7 +111,7 @@ def _deliver_batching(
 ) -> Any:
     if ordered:
         raise OrderError(
-            "lox.tap: ordered=True cannot be kept under vmap; leave it out: records of a lane keep their order"
+            "lox.tap: ordered=True does not work under vmap. Leave it out: the records of each lane keep their order"
         )
     moved = [
         jnp.expand_dims(operand, 0) if dim is None else jnp.moveaxis(operand, dim, 0)
@@ -159,7 +159,7 @@ def _host_call_lowering(
     ctx: Any, *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, ordered: bool, results: Any
 ) -> Any:
     if ordered and lowering.current_device_count(ctx) > 1:
-        raise OrderError("lox.tap: ordered=True cannot be kept on more than one device; leave it out")
+        raise OrderError("lox.tap: ordered=True does not work on more than one device. Leave it out")
     automatic = lowering.automatic_axes(ctx)
     if automatic:
         params = dict(

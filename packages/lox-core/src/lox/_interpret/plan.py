@@ -218,8 +218,8 @@ def _dynamic_error(plan: KeyPlan) -> DynamicCountError:
     sites = name_sites(use.mark.site for use in plan.usage.uses)
     why = plan.usage.why or ""
     ways_out = (
-        "Ways out: a reduction (lox.log(..., reduce='mean') or spool(f, reduce=...)), the last n records "
-        "(spool(f, capacity=n)), or lox.tap"
+        "Reduce the records (lox.log(..., reduce='mean') or spool(f, reduce=...)), keep the last n "
+        "(spool(f, capacity=n)), or use lox.tap"
     )
     if why.startswith("branches: "):
         return BranchMismatchError(
@@ -227,7 +227,7 @@ def _dynamic_error(plan: KeyPlan) -> DynamicCountError:
             f"The number of records must be known when the program is traced. {ways_out}"
         )
     return DynamicCountError(
-        f"lox.spool: {plan.key!r} ({sites}) is recorded in a {why}, so that the number of records is not known when "
+        f"lox.spool: {plan.key!r} ({sites}) is recorded in a {why}, so the number of its records is not known when "
         f"the program is traced. {ways_out}"
     )
 
@@ -259,7 +259,7 @@ def _check_fit(key: str, first: Use, other: Use) -> None:
     def conflict(what: str, a: Any, b: Any) -> ConflictError:
         return ConflictError(
             f"lox: {key!r} is logged with {what} {a} at {first.mark.site} and {b} at {other.mark.site}; "
-            "use the same for both, or another key"
+            "use the same for both, or different keys"
         )
 
     if first.tree != other.tree:
@@ -298,7 +298,7 @@ def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
         if how != chosen[0][0]:
             raise ConflictError(
                 f"lox: {key!r} has different reductions at {chosen[0][1]} and {site}: give both the same reduce=, "
-                "or use another key"
+                "or use different keys"
             )
     return chosen[0][0]
 

@@ -31,7 +31,7 @@ class Selection:
             there_are = Survey(lambda mark, key: True)(jaxpr).usages
             if there_are:
                 keys = ", ".join(map(repr, there_are))
-                warn_caller(f"lox: argnames {', '.join(map(repr, unknown))}: no such key; there are {keys}")
+                warn_caller(f"lox: argnames {', '.join(map(repr, unknown))}: no such key. The function logs {keys}")
 
     def __call__(self, mark: Mark, key: str) -> bool:
         if self.argnames is not None and not any(fnmatch.fnmatchcase(key, pattern) for pattern in self.argnames):
@@ -49,7 +49,7 @@ def _names(given: Any, option: str) -> tuple[str, ...] | None:
     for name in names:
         if not isinstance(name, str):
             raise LogTypeError(
-                f"lox: {option} takes a str or several, got {name!r} of type {type(name).__name__}; "
-                "arguments of the function come later: lox.spool(f)(x)"
+                f"lox: {option} takes a str or several, got {name!r} of type {type(name).__name__}. "
+                "Arguments of the function come in a second call: lox.spool(f)(x)"
             )
     return names

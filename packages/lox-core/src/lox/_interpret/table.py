@@ -78,8 +78,8 @@ def find(eqn: Any) -> Rule:
     sites = name_sites(_sites(eqn.params))
     what = f"lox.log call ({sites})" if sites else "call of a logger or a tap"
     raise UnsupportedPrimitiveError(
-        f"lox: a {what} is inside {eqn.primitive.name!r}, a primitive that lox cannot look into; "
-        "move the call outside it, or take it out with lox.nolog"
+        f"lox: a {what} is inside {eqn.primitive.name!r}, a primitive that lox does not know. "
+        "Move the call outside it, or remove it with lox.nolog"
     )
 
 

@@ -124,10 +124,10 @@ class logdict(dict[str, Any]):
             )
             if lanes:
                 raise LogTypeError(
-                    f"lox: logs.{what} needs the logs of one lane, and these are of several ({key!r} has the shape "
-                    f"{shape}): take one, jax.tree.map(lambda x: x[i], logs)"
-                    + (", or map it, jax.vmap(lambda logs: ...)(logs)" if what in _MAPPED else "")
-                    + ". (If they are of the devices of a shard_map, spool inside it, or use a logger.)"
+                    f"lox: logs.{what} needs the logs of one lane, and these are the logs of several ({key!r} has "
+                    f"shape {shape}). Take one lane with jax.tree.map(lambda x: x[i], logs)"
+                    + (", or map over the lanes with jax.vmap(lambda logs: ...)(logs)" if what in _MAPPED else "")
+                    + ". (If they come from the devices of a shard_map, spool inside it, or use a logger.)"
                 )
 
     def _steps_of(self, key: str) -> dict[str, Any]:
@@ -266,7 +266,7 @@ class logdict(dict[str, Any]):
         if not bounded:
             return self
         if any(isinstance(self._counts[key], jax.core.Tracer) for key in bounded):
-            raise LogTypeError("lox: logs.trim() needs concrete logs: call it outside jit, vmap and grad")
+            raise LogTypeError("lox: logs.trim() needs concrete values: call it outside jit, vmap and grad")
         self._check_one_lane("trim()")
         rows = {key: min(int(self._counts[key]), self._rows_of(key)) for key in bounded}
         return self._map_rows(lambda key, leaf: leaf[: rows[key]] if key in rows else leaf, bounds={})

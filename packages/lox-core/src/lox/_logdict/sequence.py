@@ -33,8 +33,8 @@ def _join_key(key: str, first: logdict, second: logdict, memo: dict[Any, Any]) -
     steps_first, steps_second = first._steps_of(key), second._steps_of(key)
     if steps_first.keys() != steps_second.keys():
         raise ConflictError(
-            f"lox: cannot add logs of {key!r} with step axes {sorted(steps_first)} and {sorted(steps_second)}: "
-            "give both the same step axes, or rename one with .prefix()"
+            f"lox: cannot add logs of {key!r} with step axes {sorted(steps_first)} and {sorted(steps_second)}. "
+            "Give both the same step axes, or rename one with .prefix()"
         )
     _check_same_records(key, first[key], second[key], key in first.stacked, key in second.stacked)
     join = _joiner(key, first, second)

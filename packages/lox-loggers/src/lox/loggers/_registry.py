@@ -77,7 +77,7 @@ def get(name: str) -> type[Logger]:
     'SaveLogger'
     """
     if not isinstance(name, str):
-        raise LoggerOptionError(f"the name of a logger is a str, such as 'save'; got {name!r}")
+        raise LoggerOptionError(f"the name of a logger must be a str, such as 'save'; got {name!r}")
     installed = available()
     if name not in installed:
         raise LoggerNotFoundError(_not_found(name, installed))
@@ -111,7 +111,7 @@ def create(
         return _make(name, {**written, **options})
     if options:
         raise LoggerOptionError(
-            f"options ({', '.join(options)}) need the one name they belong to; for several loggers write "
+            f"options ({', '.join(options)}) belong to one logger, so name one. For several loggers, write "
             'create([("save", {"path": "runs"}), "console"])'
         )
     if spec is None:
@@ -122,7 +122,7 @@ def create(
         raise LoggerOptionError(f"create takes the name of a logger, such as 'save'; got {spec!r}; {hint}")
     items = list(spec)
     if not items:
-        raise LoggerOptionError("create was given an empty list: name at least one logger, such as 'console'")
+        raise LoggerOptionError("create was given an empty list. Name at least one logger, such as 'console'")
     return get("multi")(*[_make_item(item) for item in items])
 
 
@@ -130,7 +130,9 @@ def load_backend(backend: Backend) -> type[Logger]:
     """Imports the class of an installed backend."""
     which = f"the logger {backend.name!r} ({backend})"
     if not _NAME.fullmatch(backend.name):
-        raise LoggerLoadError(f"{which} cannot be asked for: names have letters, digits, '-', '_' and '.' only")
+        raise LoggerLoadError(
+            f"{which} has a name that cannot be used: names consist of letters, digits, '-', '_' and '.'"
+        )
     point = importlib.metadata.EntryPoint(backend.name, backend.path, GROUP)
     try:
         loaded = point.load()

@@ -37,7 +37,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
             options[last] = match[2]
         elif last is None:
             raise LoggerOptionError(
-                f"{spec!r}: {part!r} is not option=value; write a logger as name:option=value:option=value"
+                f"{spec!r}: {part!r} is not option=value. Write a logger as name:option=value:option=value"
             )
         else:
             options[last] += ":" + part

@@ -83,7 +83,7 @@ class Kinds:
         known = "not a kind that it can show" if kind in KINDS else "an unknown kind"
         raise KindError(
             f"{self._backend}: kinds={{{pattern!r}: {kind!r}}}: {kind!r} is {known}."
-            f"{hint} It has {', '.join(map(repr, allowed))}."
+            f"{hint} It can show {', '.join(map(repr, allowed))}."
         )
 
     def of(self, name: str, key: str | None = None) -> str | None:

@@ -56,8 +56,8 @@ class HParams:
     def _check(self, name: str, value: Number) -> None:
         if self._written and name not in self._values:
             raise KindError(
-                f"TensorBoardLogger: {name!r} is a hyperparameter, but those of this run are already written. "
-                "TensorBoard reads them once: log all of a run in one record."
+                f"TensorBoardLogger: {name!r} is a hyperparameter, but the hyperparameters of this run are already written. "
+                "TensorBoard reads them once: log them all in one record."
             )
         if self._written and not _same(self._values[name], value):
             raise _changed(name, self._values[name], value)

@@ -73,7 +73,7 @@ class TensorBoardLogger(Logger):
             folder.mkdir(parents=True, exist_ok=run.resume or self.if_exists == "replace")
         except FileExistsError as error:
             raise RunExistsError(
-                f'{BACKEND}: {folder} exists already. Delete it, or say if_exists="new", "replace" or "resume".'
+                f'{BACKEND}: {folder} already exists. Delete it, or pass if_exists="new", "replace" or "resume".'
             ) from error
         write_config(in_folder(folder), run)
         return TensorBoardWriter(
@@ -101,13 +101,15 @@ class TensorBoardLogger(Logger):
 
 def _check_path(path: str | os.PathLike[str] | None, logdir: str | os.PathLike[str] | None) -> Path:
     if path is not None and logdir is not None:
-        raise LoggerOptionError(f"{BACKEND}: path and logdir are two names of one option: give one of them")
+        raise LoggerOptionError(f"{BACKEND}: path and logdir are two names for one option. Give one of them")
     given = "logdir" if path is None and logdir is not None else "path"
     where = path if path is not None else logdir if logdir is not None else "runs"
     if not isinstance(where, str | os.PathLike):
         raise LoggerOptionError(f"{BACKEND}: {given} must be a path; got {where!r}")
     if "://" in str(where):
-        raise LoggerOptionError(f"{BACKEND}: {given}={str(where)!r} is not a local folder; write to one, and copy it")
+        raise LoggerOptionError(
+            f"{BACKEND}: {given}={str(where)!r} is not a local folder. Write to a local folder and copy it"
+        )
     folder = Path(where).expanduser().absolute()  # also after a change of folder
     try:
         # The folder is made with the first run. Permissions do not tell whether that will work (read-only disks,
@@ -117,7 +119,7 @@ def _check_path(path: str | os.PathLike[str] | None, logdir: str | os.PathLike[s
     except OSError as error:
         problem = "it, or a folder above it, is a file" if isinstance(error, NotADirectoryError) else error
         raise LoggerOptionError(
-            f"{BACKEND}: cannot write to {given}={str(folder)!r}: {problem}. Choose a folder that can be written to."
+            f"{BACKEND}: cannot write to {given}={str(folder)!r}: {problem}. Choose a writable folder."
         ) from error
     return folder
 

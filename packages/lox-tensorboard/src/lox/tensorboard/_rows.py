@@ -145,8 +145,8 @@ def _labels(logs: lox.logdict, key: str, axes: tuple[str, ...], step_axes: Seque
     if axis is None:
         raise RecordError(
             f"TensorBoardLogger: {key!r} has no step axis {' or '.join(map(repr, step_axes))}; it was logged with "
-            f"{', '.join(map(repr, axes))}. Say TensorBoardLogger(..., step_axis={axes[0]!r}), or a tuple of axes, "
-            "of which each key uses the first that it has."
+            f"{', '.join(map(repr, axes))}. Pass step_axis={axes[0]!r}, or a tuple of axes; "
+            "each key uses the first one that it has."
         )
     steps = _whole_numbers(np.asarray(logs.steps[axis][key]), key, axis)
     others = [np.asarray(logs.steps[other][key]).astype(np.float64) for other in _others(axes, step_axes)]
@@ -185,8 +185,8 @@ def _axis_column(axis: str, number: int, merged: Ints, columns: Sequence[Column]
     taken = next((column for column in columns if column.name == axis), None)
     if taken is not None:
         raise RecordError(
-            f"TensorBoardLogger: {axis!r} is both a step axis and the name of a value (of key {taken.key!r}). Other "
-            "axes than the step are written as scalars of their own, so rename one of the two, or skip the value "
+            f"TensorBoardLogger: {axis!r} is both a step axis and the name of a value (of key {taken.key!r}). Axes "
+            "other than the step are written as scalars, so rename one of the two, or skip the value "
             f"with kinds={{{axis!r}: 'skip'}}."
         )
     return Column(axis, axis, "scalar", np.ascontiguousarray(merged[:, number]).view(np.float64))

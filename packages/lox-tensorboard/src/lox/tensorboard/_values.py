@@ -86,7 +86,7 @@ def _scalar(name: str, value: Array) -> Summary.Value:
 
 def _histogram(name: str, value: Array) -> list[Summary.Value]:
     if not value.size:
-        raise KindError(f"{BACKEND}: {name!r} has shape {value.shape}: there is no histogram of no numbers.")
+        raise KindError(f"{BACKEND}: {name!r} has shape {value.shape}: a histogram needs at least one number.")
     numbers = value.astype(np.float64).reshape(-1)
     finite = numbers[np.isfinite(numbers)]
     shown = []

@@ -50,7 +50,7 @@ class OnDisk:
                 return
             elif time.monotonic() > deadline:
                 raise WandbError(
-                    f"{BACKEND}: of the {self.expected} rows of the run {self._run.name!r}, {self._found} have "
+                    f"{BACKEND}: only {self._found} of the {self.expected} rows of the run {self._run.name!r} have "
                     f"reached its file {self._reader.path}. Is the disk full, or wandb's process gone?"
                 )
             else:

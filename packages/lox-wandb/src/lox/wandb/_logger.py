@@ -197,7 +197,7 @@ class WandbLogger(Logger):
         message = str(error)
         if "already exists" in message:
             return RunExistsError(
-                f'{BACKEND}: the server has a run {run.name!r} already; say if_exists="new", "replace" or "resume"'
+                f'{BACKEND}: the server already has a run {run.name!r}; pass if_exists="new", "replace" or "resume"'
             )
         if "is in use" in message:
             return RunExistsError(
@@ -218,7 +218,7 @@ def _with_folder(options: dict[str, Any], path: str | os.PathLike[str] | None) -
         return options
     if options.get("dir") is not None:
         both = f"path={path!r} and dir={options['dir']!r}"
-        raise WandbOptionError(f"{BACKEND}: {both} are two names for one thing; give one.")
+        raise WandbOptionError(f"{BACKEND}: {both} are two names for one option. Give one.")
     if not isinstance(path, str | os.PathLike):
         raise WandbOptionError(f"{BACKEND}: path must be a path; got {path!r}")
     return {**options, "dir": os.fspath(path)}

@@ -86,7 +86,7 @@ def _picture(name: str, pixels: np.ndarray) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise WandbError(f"{BACKEND}: to show {name!r} takes pillow: pip install pillow") from error
+        raise WandbError(f"{BACKEND}: showing {name!r} needs pillow: pip install pillow") from error
     return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[-1] == 1 else pixels)
 
 

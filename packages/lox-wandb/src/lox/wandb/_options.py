@@ -63,7 +63,7 @@ def check_arguments(arguments: Mapping[str, Any], own: set[str]) -> None:
         if name not in known:
             close = get_close_matches(name, known | own, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            raise WandbOptionError(f"{BACKEND}: neither it nor wandb.init takes {name!r}.{hint}")
+            raise WandbOptionError(f"{BACKEND}: neither WandbLogger nor wandb.init takes {name!r}.{hint}")
     settings = _user_settings(arguments.get("settings"))
     for name, value in arguments.items():
         field = _SETTING_OF.get(name, name)
@@ -147,7 +147,7 @@ def check_login(arguments: Mapping[str, Any]) -> None:
         return
     if not _in_netrc(url):
         raise WandbLoginError(
-            f"{BACKEND}: there is no API key for {url}. Log in with `wandb login`, set WANDB_API_KEY, or stay offline "
+            f"{BACKEND}: no API key for {url}. Log in with `wandb login`, set WANDB_API_KEY, or stay offline "
             'with mode="offline" or WANDB_MODE=offline (`wandb sync` uploads such runs later).'
         )
 
@@ -185,5 +185,5 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
         problem = "it, or a folder above it, is a file" if is_file else error
         raise WandbOptionError(
-            f"{BACKEND}: cannot write to {os.fspath(folder)!r}: {problem}. Choose a folder that can be written to."
+            f"{BACKEND}: cannot write to {os.fspath(folder)!r}: {problem}. Choose a writable folder."
         ) from error

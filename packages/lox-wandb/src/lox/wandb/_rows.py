@@ -91,8 +91,10 @@ def check_names(names: Iterable[str], axes: Iterable[str] = ()) -> None:
         for name in found:
             if name.startswith("_"):
                 raise WandbKeyError(
-                    f"WandbLogger: the {what} {name!r} begins with an underscore, and wandb keeps such names for "
-                    f"itself. Rename it, for example to {name.lstrip('_') or 'value'!r}."
+                    f"WandbLogger: the {what} {name!r} begins with an underscore, and wandb reserves such "
+                    f"names. Rename it, for example to {name.lstrip('_') or 'value'!r}."
                 )
             if not name:
-                raise WandbKeyError(f"WandbLogger: a {what} has the empty name, which wandb cannot show. Give it one.")
+                raise WandbKeyError(
+                    f"WandbLogger: a {what} has an empty name, which wandb cannot show. Give it a name."
+                )

@@ -44,7 +44,7 @@ def numbers(values: np.ndarray) -> Values:
 
 def _histograms(name: str, values: np.ndarray) -> dict[str, Values]:
     if 0 in values.shape[1:]:
-        raise KindError(f"{BACKEND}: {name!r} has shape {values.shape[1:]}: there is no histogram of no numbers.")
+        raise KindError(f"{BACKEND}: {name!r} has shape {values.shape[1:]}: a histogram needs at least one number.")
     numbers = values.reshape(len(values), -1).astype(np.float64)
     finite = np.isfinite(numbers)
     shown = [_histogram(row[kept]) if kept.any() else None for row, kept in zip(numbers, finite, strict=True)]

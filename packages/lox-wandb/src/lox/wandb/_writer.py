@@ -199,5 +199,5 @@ def _is_step(logs: logdict, axes: Axes, key: str, name: str, values: list[Any]) 
     if logs.steps[name][key].tolist() == values:
         return True
     raise WandbKeyError(
-        f"{BACKEND}: {name!r} is both a step axis and, with other values, a key of the same record: rename one."
+        f"{BACKEND}: {name!r} is both a step axis and a key of the same record, with different values. Rename one."
     )

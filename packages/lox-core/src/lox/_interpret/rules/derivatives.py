@@ -66,9 +66,8 @@ def _list_counts(counts: dict[str, int | None]) -> str:
 
 def _conflict(recorded: str, expected: str) -> ConflictError:
     return ConflictError(
-        "lox: a derivative rule records something else than its function "
-        f"({recorded} instead of {expected}), and the logs of the function were asked for: let both record the same, in "
-        "the same way, or transform the differentiated function, spool(grad(f)) instead of grad(spool(f))"
+        f"lox: a derivative rule and its function record different things ({recorded} instead of {expected}), so "
+        "grad(spool(f)) cannot return the logs of the function. Record the same in both, or write spool(grad(f))"
     )
 
 

@@ -32,13 +32,15 @@ class MultiLogger(Logger):
             if not isinstance(logger, Logger):
                 raise LoggerOptionError(f"MultiLogger takes loggers; got {logger!r} (see lox.loggers.create)")
         if len(set(map(id, loggers))) != len(loggers):
-            raise LoggerOptionError("MultiLogger was given the same logger twice: its records would be written twice")
+            raise LoggerOptionError(
+                "MultiLogger was given the same logger twice, so every record would be written twice"
+            )
         super().__init__()
         self.loggers = loggers
         self._members: dict[int, tuple[int, ...]] = {}  # run id -> the id at each of the loggers
 
     def open(self, run: Run) -> Writer:
-        raise NotImplementedError("a MultiLogger has no runs of its own: its loggers have")
+        raise NotImplementedError("a MultiLogger opens no runs itself; its loggers do")
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -61,7 +63,7 @@ class MultiLogger(Logger):
             members = np.asarray([self._members[run_id] for run_id in ids.reshape(-1).tolist()])
         except KeyError as error:
             foreign = LoggerStateError(
-                f"run {error} is not one of this MultiLogger's: use the state that its init made"
+                f"run {error} does not belong to this MultiLogger: use the state that its init returned"
             )
             self._sink.failures.keep(foreign, "delivering")
             return

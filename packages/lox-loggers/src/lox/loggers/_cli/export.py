@@ -23,7 +23,7 @@ def export(paths: Sequence[str], keys: Sequence[str], *, form: str | None, outpu
     table = list(_rows(paths, keys))
     if form == "parquet":
         if output is None:
-            raise LoggerOptionError("parquet is not text: say where to with --output FILE")
+            raise LoggerOptionError("parquet is a binary format: choose a file with --output FILE")
         _write_parquet(table, output)
     elif output is None:
         _write_text(form, table, sys.stdout)

@@ -26,33 +26,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lox", description="Look at logs, and at what can write them.")
+    parser = argparse.ArgumentParser(prog="lox", description="Show, plot and export logs.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    loggers = commands.add_parser("loggers", help="what is installed, and what of it is broken and why")
-    loggers.add_argument("--check", action="store_true", help="exit with status 1 if something is broken")
+    loggers = commands.add_parser("loggers", help="list installed loggers and their errors")
+    loggers.add_argument("--check", action="store_true", help="exit with status 1 if a logger cannot be imported")
     loggers.set_defaults(run=_loggers)
 
-    show = commands.add_parser("show", help="runs, keys, steps, and how the values went")
+    show = commands.add_parser("show", help="list runs and keys, with their latest values and trends")
     _add_selection(show)
-    show.add_argument("--each", action="store_true", help="a table for each run, also if there are many")
+    show.add_argument("--each", action="store_true", help="one table per run, even if there are many")
     show.set_defaults(run=_show)
 
-    plot = commands.add_parser("plot", help="a plot in the terminal, or as a file; over runs, their mean with a band")
+    plot = commands.add_parser(
+        "plot", help="plot keys in the terminal or to a file; several runs as their mean with a band"
+    )
     _add_selection(plot)
     plot.add_argument(
         "--axis",
-        help="the step axis to plot over, of the keys that have it (default: the first one; record numbers if there is none)",
+        help="the step axis to plot over (default: the first one, or record numbers if there is none)",
     )
-    plot.add_argument("--output", "-o", metavar="FILE", help="write an image, such as plot.png, instead")
-    plot.add_argument("--each", action="store_true", help="a line for each run instead of their mean")
-    plot.add_argument("--log", action="store_true", help="a logarithmic y axis")
+    plot.add_argument(
+        "--output", "-o", metavar="FILE", help="write an image, such as plot.png, instead of plotting in the terminal"
+    )
+    plot.add_argument("--each", action="store_true", help="draw one line per run instead of their mean")
+    plot.add_argument("--log", action="store_true", help="use a logarithmic y axis")
     plot.set_defaults(run=_plot)
 
-    export = commands.add_parser("export", help="all records in one table")
+    export = commands.add_parser("export", help="export all records as one table")
     _add_selection(export)
-    export.add_argument("--format", "-f", choices=("csv", "jsonl", "parquet"), help="default: from FILE, else csv")
-    export.add_argument("--output", "-o", metavar="FILE", help="default: standard output")
+    export.add_argument(
+        "--format",
+        "-f",
+        choices=("csv", "jsonl", "parquet"),
+        help="the format (default: from the name of FILE, or csv)",
+    )
+    export.add_argument("--output", "-o", metavar="FILE", help="the file to write (default: standard output)")
     export.set_defaults(run=_export)
     return parser
 

@@ -24,7 +24,7 @@ class Contract:
 
     def make(self, folder: Path, **options: Any) -> Logger:
         """A logger of the backend under test that keeps what it keeps in `folder`."""
-        raise NotImplementedError("a contract suite has to say how its logger is made: override make()")
+        raise NotImplementedError("override make() to return the logger to test")
 
     def read(self, folder: Path, name: str) -> lox.logdict | None:
         """All records of a run, as written; None if the backend keeps none.

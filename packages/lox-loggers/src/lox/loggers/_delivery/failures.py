@@ -36,7 +36,7 @@ class Failures:
                 return
             first, self._warned = not self._warned, True
         if first:
-            self.tell(f"{self._owner}: {where} failed: {describe(error)}; training goes on")
+            self.tell(f"{self._owner}: {where} failed: {describe(error)}. Training continues")
 
     def awaited(self, task: Callable[[], object]) -> Callable[[], None]:
         """A task of the background thread that somebody waits for."""

@@ -156,7 +156,9 @@ class Logger(abc.ABC):
     def remove(self, name: str) -> None:
         """Deletes the run of that name, for `if_exists="replace"`."""
         if type(self).exists is not Logger.exists:
-            raise LoggerOptionError(f"{type(self).__name__} cannot replace a run: it does not say how to remove one")
+            raise LoggerOptionError(
+                f"{type(self).__name__} cannot replace a run, because it does not define remove(name)"
+            )
 
     def written(self, name: str) -> Steps:
         """Of the run of that name, for `if_exists="resume"`: for each key, the steps already there along each
@@ -334,11 +336,9 @@ class Logger(abc.ABC):
 
     def __check_open(self) -> None:
         if self.__sink.closed:
-            raise LoggerClosedError(f"this {type(self).__name__} is closed: make a new one")
+            raise LoggerClosedError(f"this {type(self).__name__} is closed. Create a new one")
 
 
 def _refuse(owner: str, names: Iterable[str]) -> None:
     if names := sorted(names):
-        raise LoggerOptionError(
-            f"{owner} has an attribute {names[0]!r}, which Logger has for itself: call it otherwise"
-        )
+        raise LoggerOptionError(f"{owner} uses the name {names[0]!r}, which is reserved by Logger. Use another name")

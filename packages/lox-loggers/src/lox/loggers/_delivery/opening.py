@@ -27,7 +27,7 @@ def open_run(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, Written
         run = dataclasses.replace(run, resume=True)
         return run, _open(logger, run), written
     raise RunExistsError(
-        f"{type(logger).__name__}: run {run.name!r} exists already; delete it, or say if_exists='new', "
+        f"{type(logger).__name__}: run {run.name!r} already exists. Delete it, or pass if_exists='new', "
         "'replace' or 'resume'"
     )
 
@@ -43,8 +43,8 @@ def _open_new(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, None]:
             if logger.if_exists != "new":
                 raise
     raise RunExistsError(
-        f"{type(logger).__name__}: of {run.name!r} and all its numbered names, each is said to exist already: a fault of "
-        f"{type(logger).__name__}.exists or open, if they are not all there"
+        f"{type(logger).__name__}: {run.name!r} and all its numbered names are said to exist. If they do not, "
+        f"{type(logger).__name__}.exists or open is at fault"
     )
 
 
@@ -52,8 +52,8 @@ def _open(logger: Logger, run: Run) -> Writer:
     writer = logger.open(run)
     if missing := [name for name in ("write", "flush", "close") if not callable(getattr(writer, name, None))]:
         raise LoggerLoadError(
-            f"{type(logger).__name__}.open returned {writer!r}, which has no {', '.join(missing)}: it has to return a "
-            "writer, with write(logs), flush() and close()"
+            f"{type(logger).__name__}.open returned {writer!r}, which has no {', '.join(missing)}. It must return a "
+            "writer with write(logs), flush() and close()"
         )
     return writer
 

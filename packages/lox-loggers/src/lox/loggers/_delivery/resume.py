@@ -25,12 +25,12 @@ class WrittenSteps:
     def __init__(self, steps: Steps, source: str) -> None:
         """source: what errors call the place that the steps came from."""
         if not isinstance(steps, Mapping) or not all(isinstance(axes, Mapping) for axes in steps.values()):
-            raise RunFormatError(f"{source} must tell steps as {{key: {{axis: steps}}}}; it told {steps!r}")
+            raise RunFormatError(f"{source} must return steps as {{key: {{axis: steps}}}}; it returned {steps!r}")
         for key, axes in steps.items():
             columns = list(map(np.asarray, axes.values()))
             if any(column.ndim != 1 or not _holds_numbers(column) for column in columns):
                 raise RunFormatError(
-                    f"{source} must tell steps as {{key: {{axis: steps}}}}; of {key!r} it told {axes!r}"
+                    f"{source} must return steps as {{key: {{axis: steps}}}}; for {key!r} it returned {axes!r}"
                 )
             rows = {axis: len(column) for axis, column in axes.items()}
             if len(set(rows.values())) > 1:

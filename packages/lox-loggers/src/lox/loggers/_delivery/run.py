@@ -76,10 +76,10 @@ class LoggerState:
 
 def check_state(state: Any) -> None:
     if not isinstance(state, LoggerState):
-        raise LoggerStateError(f"expected the state that logger.init(key) returned; got {type(state).__name__}")
+        raise LoggerStateError(f"expected the state that logger.init(key) returns; got {type(state).__name__}")
     if state.run.ndim != 0:
         raise LoggerStateError(
-            f"this state holds runs of shape {state.run.shape}; use it inside jax.vmap, where each lane has its own"
+            f"this state holds runs of shape {state.run.shape}. Use it inside jax.vmap, where each lane has one run"
         )
 
 
@@ -94,13 +94,17 @@ def words_of_key(key: Any) -> tuple[jax.Array, str | None]:
     dtype = getattr(key, "dtype", None)
     if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         if key.ndim != 0:
-            raise LoggerStateError(f"init takes one key; for keys of shape {key.shape} use jax.vmap(logger.init)(keys)")
+            raise LoggerStateError(
+                f"init takes one key. For keys of shape {key.shape}, use jax.vmap(logger.init)(keys)"
+            )
         impl = str(jax.random.key_impl(key))
         return jax.random.key_data(key), None if impl == "threefry2x32" else impl
     if dtype == np.uint32 and key.ndim == 1:
         return key, None
     if dtype == np.uint32 and key.ndim > 1:
-        raise LoggerStateError(f"init takes one key; for raw keys of shape {key.shape} use jax.vmap(logger.init)(keys)")
+        raise LoggerStateError(
+            f"init takes one key. For raw keys of shape {key.shape}, use jax.vmap(logger.init)(keys)"
+        )
     raise LoggerStateError(f"init takes a PRNG key, such as jax.random.key(0); got {key!r}")
 
 

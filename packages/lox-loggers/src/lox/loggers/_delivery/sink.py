@@ -161,7 +161,7 @@ class Sink:
             if most > capacity:
                 self._cut_short.add(key)
                 self.failures.tell(
-                    f"{self.owner}: {key!r} had {most} records, of which capacity={capacity} kept the last {capacity}"
+                    f"{self.owner}: {key!r} had {most} records, but capacity={capacity} kept only the last {capacity}"
                 )
 
     def _write_lanes(self, delivery: Delivery, number: int) -> None:
@@ -190,7 +190,7 @@ class Sink:
         """Writes what came for a run in this number of deliveries."""
         if run_id not in self._runs:
             error = LoggerStateError(
-                f"run {run_id} is not one of this logger's: a state works only with the logger whose init made it"
+                f"run {run_id} does not belong to this logger. A state works only with the logger whose init returned it"
             )
             self.failures.keep(error, "writing")
             return

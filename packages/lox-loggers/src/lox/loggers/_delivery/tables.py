@@ -16,7 +16,7 @@ from lox.loggers._errors import LoggerStateError, RecordError
 def check_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
     for key in data:
         if not isinstance(key, str):
-            raise LoggerStateError(f"the keys of a record are str; got {key!r}")
+            raise LoggerStateError(f"the keys of a record must be str; got {key!r}")
     for axis, step in steps.items():
         if step is None or isinstance(step, (str, bytes)):
             raise LoggerStateError(f"the step {axis!r} must be a number; got {step!r}")
@@ -206,7 +206,7 @@ def _value_to_host(key: str, value: Any) -> Any:
     try:
         leaves, tree = jax.tree_util.tree_flatten(value)
     except ValueError as error:  # keys of a dict that cannot be sorted
-        raise LoggerStateError(f"the value of {key!r} is no pytree: {error}") from error
+        raise LoggerStateError(f"the value of {key!r} is not a pytree: {error}") from error
     if not leaves:
         raise LoggerStateError(f"the value of {key!r} holds no arrays or numbers: {value!r}")
     return jax.tree_util.tree_unflatten(tree, [_to_numpy(key, leaf) for leaf in leaves])
@@ -219,8 +219,8 @@ def _to_numpy(name: str, leaf: Any) -> np.ndarray:
     plain = type(leaf) in _ARRAY_LIKE or isinstance(leaf, np.generic)
     if not plain and is_partial(leaf):
         raise LoggerStateError(
-            f"{name!r} is spread over several processes, and process {jax.process_index()} has only a part of it; log it "
-            "inside the program (logger.spool, logger.tap), or bring it together on every process first, with "
+            f"{name!r} is spread over several processes, and process {jax.process_index()} has only a part of it. Log it "
+            "inside the program (logger.spool, logger.tap), or gather it on every process first, with "
             "jax.experimental.multihost_utils.process_allgather(value, tiled=True)"
         )
     if not plain and _is_key(leaf):

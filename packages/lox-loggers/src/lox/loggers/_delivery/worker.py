@@ -129,7 +129,7 @@ class Worker:
             while not self._stopping and self._full(entry.nbytes):
                 self._wait_for_room()
             if self._stopping:
-                raise LoggerClosedError("the logger is closed: nothing more can be logged to it")
+                raise LoggerClosedError("the logger is closed, so nothing more can be logged to it")
             if not self._started():
                 return False
             self._append(entry)

@@ -34,9 +34,7 @@ class ConsoleLogger(Logger):
         self, *, interval: float = 1.0, file: IO[str] | None = None, live: bool | None = None, **options: Any
     ) -> None:
         if not isinstance(interval, (int, float)) or interval < 0:
-            raise LoggerOptionError(
-                f"ConsoleLogger: interval={interval!r}; it must be a number of seconds, not negative"
-            )
+            raise LoggerOptionError(f"ConsoleLogger: interval={interval!r}; it must be a number of seconds, at least 0")
         self._file = file
         self._live = live
         self.flush_interval = interval / 4 if self._is_live() else interval  # flushing is drawing

@@ -143,7 +143,7 @@ def _load_column(folder: Path, column: FileInfo) -> np.ndarray:
         return np.empty((0, *column.shape), dtypes.stored_dtype(column.dtype))
     if rows.shape[1:] != column.shape or not dtypes.may_store(rows.dtype, column.dtype):
         raise RunFormatError(
-            f"{path} is damaged: it holds values of dtype {rows.dtype} and shape {rows.shape[1:]}, {FILE} tells of "
+            f"{path} is damaged: it holds values of dtype {rows.dtype} and shape {rows.shape[1:]}, but {FILE} says "
             f"{column.dtype} and {column.shape}"
         )
     return rows

@@ -57,7 +57,7 @@ class SaveLogger(Logger):
         try:
             folder.mkdir(exist_ok=run.resume or self.if_exists == "replace")
         except FileExistsError:
-            raise RunExistsError(f"SaveLogger: {folder} exists already") from None
+            raise RunExistsError(f"SaveLogger: {folder} already exists") from None
         remove_unfinished(folder)
         manifest = Manifest.of(run)
         manifest.write(folder)
