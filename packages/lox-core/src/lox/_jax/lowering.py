@@ -36,7 +36,7 @@ def lower_to_host_call(
         ctx.avals_in,
         ctx.avals_out,
         has_side_effect=True,
-        returns_token=True,
+        returns_token=ordered is not None,  # on a TPU, the core waits for the host to send it
         sharding=_host_call_sharding(ctx) if ordered is None else None,
     )
     callbacks = ctx.module_context.host_callbacks

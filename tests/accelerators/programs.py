@@ -1,0 +1,228 @@
+"""Programs with logs, each beside the one that a person would write without lox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import lox
+
+Array = Any
+STEPS = 10_000
+
+
+class Pair(NamedTuple):
+    name: str
+    by_hand: Callable[..., Any]
+    with_lox: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+def matvec(x: Array, weights: Array) -> Array:
+    return jnp.tanh(weights @ x)
+
+
+def scalars(number: int, dtype: Any = jnp.float32) -> Callable[[Array], list[Array]]:
+    return lambda x: [((i + 1) * x).sum().astype(dtype) for i in range(number)]
+
+
+def vectors(number: int, size: int) -> Callable[[Array], list[Array]]:
+    return lambda x: [(i + 1) * x[..., :size] for i in range(number)]
+
+
+def marked(values: Callable[[Array], list[Array]], where: Callable[[Array], Array] | None = None) -> Callable[..., Any]:
+    """A scan that logs ``values`` of the carry at each step."""
+
+    def f(x: Array, weights: Array) -> Array:
+        def body(x: Array, i: Array) -> Any:
+            x = matvec(x, weights)
+            named = {f"v{i}": value for i, value in enumerate(values(x))}
+            lox.log(named, where=None if where is None else where(x))
+            return x, None
+
+        return jax.lax.scan(body, x, None, length=STEPS)[0]
+
+    return f
+
+
+def logged(values: Callable[[Array], list[Array]], where: Any = None, **options: Any) -> Callable[..., Any]:
+    return lox.spool(marked(values, where), **options)
+
+
+# --- a transformer -----------------------------------------------------------------------------------------------------
+
+WIDTH, HEADS, LAYERS, TOKENS, BATCH = 256, 4, 4, 128, 8
+
+
+def parameters() -> dict[str, np.ndarray]:
+    shapes = {"qkv": (WIDTH, 3 * WIDTH), "out": (WIDTH, WIDTH), "up": (WIDTH, 4 * WIDTH), "down": (4 * WIDTH, WIDTH)}
+    return {name: np.zeros((LAYERS, *shape), np.float32) for name, shape in shapes.items()}
+
+
+def layer(x: Array, p: dict[str, Array], log: bool) -> Array:
+    q, k, v = jnp.split((x @ p["qkv"]).reshape(*x.shape[:-1], HEADS, -1), 3, axis=-1)
+    attention = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) / 8.0)
+    x = x + jnp.einsum("bhts,bshd->bthd", attention, v).reshape(x.shape) @ p["out"]
+    hidden = jax.nn.gelu(x @ p["up"])
+    if log:
+        lox.log({"rms": jnp.sqrt(jnp.mean(x**2)), "active": jnp.mean(hidden > 0)})
+    return x + hidden @ p["down"]
+
+
+def training_step(log: bool, remat: bool) -> Callable[..., Any]:
+    def loss(params: Any, x: Array) -> Array:
+        def body(x: Array, p: Any) -> Any:
+            return layer(x, p, log), None
+
+        return jnp.mean(jax.lax.scan(jax.checkpoint(body) if remat else body, x, params)[0] ** 2)
+
+    def step(params: Any, x: Array) -> Any:
+        value, grads = jax.value_and_grad(loss)(params, x)
+        if log:
+            lox.log({"loss": value})
+        return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), value
+
+    return step
+
+
+def training_step_by_hand(remat: bool) -> Callable[..., Any]:
+    """The same step with its logs threaded through by hand."""
+
+    def loss(params: Any, x: Array) -> Any:
+        def body(x: Array, p: Any) -> Any:
+            q, k, v = jnp.split((x @ p["qkv"]).reshape(*x.shape[:-1], HEADS, -1), 3, axis=-1)
+            attention = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k) / 8.0)
+            x = x + jnp.einsum("bhts,bshd->bthd", attention, v).reshape(x.shape) @ p["out"]
+            hidden = jax.nn.gelu(x @ p["up"])
+            return x + hidden @ p["down"], (jnp.sqrt(jnp.mean(x**2)), jnp.mean(hidden > 0))
+
+        out, logs = jax.lax.scan(jax.checkpoint(body) if remat else body, x, params)
+        return jnp.mean(out**2), logs
+
+    def step(params: Any, x: Array) -> Any:
+        (value, logs), grads = jax.value_and_grad(loss, has_aux=True)(params, x)
+        return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), value, logs
+
+    return step
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def scan_outputs(values: Callable[[Array], list[Array]]) -> Callable[..., Any]:
+    def f(x: Array, weights: Array) -> Any:
+        def body(x: Array, _: Any) -> Any:
+            x = matvec(x, weights)
+            return x, values(x)
+
+        return jax.lax.scan(body, x, None, length=STEPS)
+
+    return f
+
+
+def running_means(values: Callable[[Array], list[Array]]) -> Callable[..., Any]:
+    """Compensated, as any mean over many records has to be."""
+
+    def f(x: Array, weights: Array) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            x, means, lost, count = carry
+            x, count = matvec(x, weights), count + 1
+            steps = [(v - m) / count - c for v, m, c in zip(values(x), means, lost, strict=True)]
+            after = [m + s for m, s in zip(means, steps, strict=True)]
+            lost = [(a - m) - s for a, m, s in zip(after, means, steps, strict=True)]
+            return (x, after, lost, count), None
+
+        zeros = [jnp.zeros(v.shape, v.dtype) for v in jax.eval_shape(values, x)]
+        (x, means, _, _), _ = jax.lax.scan(body, (x, zeros, zeros, jnp.float32(0)), None, length=STEPS)
+        return x, means
+
+    return f
+
+
+def ring(
+    values: Callable[[Array], list[Array]], rows: int, keep: Callable[[Array, Array], Any], every: int = 1
+) -> Callable[..., Any]:
+    """The last ``rows`` of the records for which ``keep(carry, i)``, oldest first."""
+
+    def f(x: Array, weights: Array) -> Any:
+        def body(carry: Any, i: Array) -> Any:
+            x, buffers, count = carry
+            x = matvec(x, weights)
+            kept = keep(x, i)
+            place = jnp.where(kept, count % rows, rows)
+            buffers = [
+                jax.lax.dynamic_update_index_in_dim(buffer, v, place, 0)
+                for buffer, v in zip(buffers, values(x), strict=True)
+            ]
+            return (x, buffers, count + kept), None
+
+        empty = [jnp.zeros((rows + 1, *v.shape), v.dtype) for v in jax.eval_shape(values, x)]
+        (x, buffers, count), _ = jax.lax.scan(body, (x, empty, jnp.int32(0)), jnp.arange(STEPS))
+        order = (jnp.where(count > rows, count % rows, 0) + jnp.arange(rows)) % rows
+        return x, [buffer[order] for buffer in buffers], count
+
+    return f
+
+
+def positive(x: Array) -> Array:
+    return x[0] > 0
+
+
+MATVEC = (np.zeros(64, np.float32), np.zeros((64, 64), np.float32))
+MATMUL = (np.zeros((512, 512), np.float32), np.zeros((512, 512), np.float32))
+LANES = (np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32))
+TRAINING = (parameters(), np.zeros((BATCH, TOKENS, WIDTH), np.float32))
+
+
+def in_lanes(fun: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.vmap(fun, in_axes=(0, None))
+
+
+def pairs() -> list[Pair]:
+    found = []
+    for number in (1, 8, 64):
+        values = scalars(number)
+        found += [
+            Pair(f"{number} scalars", scan_outputs(values), logged(values), MATVEC),
+            Pair(f"{number} scalars, mean", running_means(values), logged(values, reduce="mean"), MATVEC),
+            Pair(
+                f"{number} scalars, where and capacity",
+                ring(values, 1000, lambda x, i: positive(x)),
+                logged(values, where=positive, capacity=1000),
+                MATVEC,
+            ),
+        ]
+    eight = scalars(8)
+    return [
+        *found,
+        Pair("8 scalars, where", ring(eight, STEPS, lambda x, i: positive(x)), logged(eight, where=positive), MATVEC),
+        Pair(
+            "8 scalars, interval",
+            ring(eight, STEPS // 10, lambda x, i: i % 10 == 0),
+            logged(eight, interval=10),
+            MATVEC,
+        ),
+        Pair("8 vectors of 16", scan_outputs(vectors(8, 16)), logged(vectors(8, 16)), MATVEC),
+        *(
+            Pair(f"8 {np.dtype(dtype).name}", scan_outputs(scalars(8, dtype)), logged(scalars(8, dtype)), MATVEC)
+            for dtype in (jnp.bfloat16, jnp.int8, jnp.bool_)
+        ),
+        Pair("8 scalars, matmul of 512 x 512", scan_outputs(eight), logged(eight), MATMUL),
+        Pair("8 scalars, 64 lanes", in_lanes(scan_outputs(eight)), in_lanes(logged(eight)), LANES),
+        Pair(
+            "8 scalars, 64 lanes, mean", in_lanes(running_means(eight)), in_lanes(logged(eight, reduce="mean")), LANES
+        ),
+        *(
+            Pair(
+                f"transformer step{with_remat}",
+                training_step_by_hand(remat),
+                lox.spool(training_step(True, remat)),
+                TRAINING,
+            )
+            for remat, with_remat in ((False, ""), (True, ", remat"))
+        ),
+    ]
