@@ -1,7 +1,6 @@
 """Our own backends keep the contract that `lox.loggers.testing` checks."""
 
 import contextlib
-import csv
 import importlib
 import io
 import json
@@ -12,20 +11,16 @@ import pytest
 
 import lox
 import lox.loggers
-from lox.loggers.testing import LoggerContract
+from lox.loggers.testing import LoggerContract, ReaderContract
 
 pytest_plugins = "pytester"
 
 
-class TestSave(LoggerContract):
+class TestSave(ReaderContract):
+    reader = "save"
+
     def make(self, folder, **options):
         return lox.loggers.SaveLogger(folder, **options)
-
-    def read(self, folder, name):
-        return lox.loggers.load(folder / name)
-
-    def read_config(self, folder, name):
-        return read_config(folder / name / "config.json")
 
 
 class TestMemory(LoggerContract):
@@ -52,18 +47,18 @@ class TestJsonl(LoggerContract):
         return read_config(folder / f"{name}.jsonl.config.json")
 
 
-class TestCsv(LoggerContract):
+class TestJsonlReader(ReaderContract):
+    reader = "jsonl"
+
+    def make(self, folder, **options):
+        return lox.loggers.JsonlLogger(folder, **options)
+
+
+class TestCsv(ReaderContract):
+    reader = "csv"
+
     def make(self, folder, **options):
         return lox.loggers.CsvLogger(folder, **options)
-
-    def read(self, folder, name):
-        with open(folder / f"{name}.csv", newline="") as file:
-            return from_rows(
-                {label: number(cell) for label, cell in row.items() if cell} for row in csv.DictReader(file)
-            )
-
-    def read_config(self, folder, name):
-        return read_config(folder / f"{name}.csv.config.json")
 
 
 def number(cell):
@@ -207,7 +202,7 @@ def test_a_failure_shows_what_was_compared_and_resume_says_why_it_is_skipped(pyt
     pytester.makepyfile(
         test_mine="""
         import lox.loggers
-        from lox.loggers.testing import LoggerContract
+        from lox.loggers.testing import LoggerContract, ReaderContract
 
         class Mine(lox.loggers.JsonlLogger):
             def written(self, name):

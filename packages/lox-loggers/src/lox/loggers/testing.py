@@ -16,6 +16,15 @@ The options are those of `Logger` (`if_exists`, `on_error`, `queue_size`, ...); 
 them on to `Logger.__init__`. Without `read` only the lifecycle is checked. If the backend overrides `Logger.exists`,
 what `if_exists` promises is checked too.
 
+If the backend has a reader, published under the entry-point group `lox.readers`, subclass `ReaderContract`, and say its name
+instead of `read`: what the logger wrote is then read back through `lox.loggers.load`.
+
+    class TestMyLogger(ReaderContract):
+        reader = "mine"
+
+        def make(self, folder, **options):
+            return MyLogger(folder, **options)
+
 pytest is not installed with lox-loggers: `pip install 'lox-loggers[testing]'`.
 """
 
@@ -27,8 +36,9 @@ except ImportError as error:
     raise ImportError("lox.loggers.testing needs pytest: pip install 'lox-loggers[testing]'") from error
 
 # Before they are imported, so that a failure shows what was compared.
-for _module in ("lox.loggers._contract.base", "lox.loggers._contract.suite"):
+for _module in ("lox.loggers._contract.base", "lox.loggers._contract.suite", "lox.loggers._contract.reading"):
     if _module not in sys.modules:
         pytest.register_assert_rewrite(_module)
 
+from lox.loggers._contract.reading import ReaderContract as ReaderContract  # noqa: E402
 from lox.loggers._contract.suite import LoggerContract as LoggerContract  # noqa: E402
