@@ -186,7 +186,7 @@ def test_a_run_with_another_below_it_is_not_taken_for_all_there_is(tmp_path):
         logger.log(logger.init(jax.random.key(0)), {"x": 0}, step=0)
     with SaveLogger(tmp_path / "0000000000000000" / "more") as logger:
         logger.log(logger.init(jax.random.key(1)), {"x": 1}, step=0)
-    assert list(load(tmp_path / "0000000000000000")) == ["", "more/0000000000000001"]
+    assert list(load(tmp_path / "0000000000000000")) == [".", "more/0000000000000001"]
 
 
 def test_bad_files_are_named_and_the_others_are_read(sweep):

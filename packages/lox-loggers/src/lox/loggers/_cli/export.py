@@ -13,14 +13,16 @@ import numpy as np
 
 from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.rows import Row, rows
-from lox.loggers._cli.show import load_runs
+from lox.loggers._cli.selection import Chosen, Selection, choose
 from lox.loggers._errors import LoggerOptionError
 from lox.loggers._json import to_json
 
 
-def export(paths: Sequence[str], keys: Sequence[str], *, form: str | None, output: str | None) -> None:
+def export(selection: Selection, *, form: str | None, output: str | None) -> bool:
+    """Writes the table; returns whether everything could be read."""
+    chosen = choose(selection)
     form = form or {".jsonl": "jsonl", ".parquet": "parquet"}.get(Path(output or "").suffix, "csv")
-    table = list(_rows(paths, keys))
+    table = list(_rows(chosen))
     if form == "parquet":
         if output is None:
             raise LoggerOptionError("parquet is a binary format: choose a file with --output FILE")
@@ -30,16 +32,26 @@ def export(paths: Sequence[str], keys: Sequence[str], *, form: str | None, outpu
     else:
         with open(output, "w", encoding="utf-8", newline="") as file:
             _write_text(form, table, file)
+    return chosen.whole
 
 
-def _rows(paths: Sequence[str], keys: Sequence[str]) -> Iterator[Row]:
+def _rows(chosen: Chosen) -> Iterator[Row]:
+    """One row for each record: the run, its config, steps and values. A name that is taken is told apart by what it is."""
     legend = Legend()
-    run = legend.axis("run")
-    for name, logs in load_runs(paths, keys).items():
-        # Memory-mapped and key arrays alike become plain numpy here.
-        read = jax.tree_util.tree_map(_to_numpy, logs)
-        for row in rows(read, legend):
-            yield {run: name, **row}
+    several = len(chosen.experiments) > 1
+    experiment, run = legend.axis("experiment") if several else "", legend.axis("run")
+    labels: dict[str, str] = {}  # of config keys
+    for name, runs in chosen.experiments.items():
+        for of_run, logs in runs.items():
+            head = {experiment: name, run: of_run} if several else {run: of_run}
+            for key, value in runs.flat_configs[of_run].items():
+                if key not in labels:
+                    labels[key] = legend.new_label(key, "config")
+                head[labels[key]] = value
+            records = chosen.wanted.choose(logs.filter(lambda key, runs=runs: key not in runs.constants))
+            # Memory-mapped and key arrays alike become plain numpy here.
+            table = rows(jax.tree_util.tree_map(_to_numpy, records), legend)
+            yield from [{**head, **row} for row in table] or [head]
 
 
 def _to_numpy(leaf: Any) -> np.ndarray:

@@ -5,24 +5,32 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import lox
+
+if TYPE_CHECKING:
+    from lox.loggers._cli.selection import Selection
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        status: int | None = options.run(options)
+        status: int = options.run(options)
         sys.stdout.flush()
     except (lox.LoxError, ImportError) as error:
-        sys.stderr.write(f"lox: {error}\n")
+        from lox.loggers._cli.output import note
+
+        note(str(error))
         return 1
     except BrokenPipeError:  # the reader (`head`, `less`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    return status or 0
+    except KeyboardInterrupt:
+        return 130
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -33,24 +41,41 @@ def _parser() -> argparse.ArgumentParser:
     loggers.add_argument("--check", action="store_true", help="exit with status 1 if a logger cannot be imported")
     loggers.set_defaults(run=_loggers)
 
-    show = commands.add_parser("show", help="list runs and keys, with their latest values and trends")
+    show = commands.add_parser("show", help="list runs, their config and keys, with their latest values and trends")
     _add_selection(show)
+    _add_statistics(show)
     show.add_argument("--each", action="store_true", help="one table per run, even if there are many")
+    show.add_argument(
+        "--sort", metavar="KEY", help="one row per run, sorted by a config or latest value; --sort=-KEY: largest first"
+    )
+    _add_output(show)
     show.set_defaults(run=_show)
 
     plot = commands.add_parser(
         "plot", help="plot keys in the terminal or to a file; several runs as their mean with a band"
     )
     _add_selection(plot)
+    _add_statistics(plot)
     plot.add_argument(
         "--axis",
-        help="the step axis to plot over (default: the first one, or record numbers if there is none)",
+        help="the step axis to plot over, such as time (default: the first one, or record numbers if there is none)",
     )
     plot.add_argument(
-        "--output", "-o", metavar="FILE", help="write an image, such as plot.png, instead of plotting in the terminal"
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="write a figure, such as curves.png or curves.pdf, instead of plotting in the terminal",
     )
     plot.add_argument("--each", action="store_true", help="draw one line per run instead of their mean")
     plot.add_argument("--log", action="store_true", help="use a logarithmic y axis")
+    plot.add_argument(
+        "--smooth",
+        type=float,
+        default=0.0,
+        metavar="WEIGHT",
+        help="smooth curves as TensorBoard does, with a weight from 0 to below 1",
+    )
+    _add_output(plot)
     plot.set_defaults(run=_plot)
 
     export = commands.add_parser("export", help="export all records as one table")
@@ -67,7 +92,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a saved run, or a folder of runs")
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a run, or a folder with runs in it; several are several experiments"
+    )
     parser.add_argument(
         "--keys",
         "-k",
@@ -76,30 +103,90 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         help="only these keys, or leaves of nested values; patterns such as 'train/*' work",
     )
+    parser.add_argument(
+        "--where",
+        "-w",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only runs with this value in their config",
+    )
+    parser.add_argument(
+        "--reader", action="append", metavar="NAME", help="only runs that this reader reads, such as save or csv"
+    )
+
+
+def _add_statistics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--by", action="append", default=[], metavar="KEY", help="group runs by a value in their config"
+    )
+    parser.add_argument("--center", choices=("mean", "median", "iqm"), default="mean", help="default: mean")
+    parser.add_argument(
+        "--band", choices=("std", "ci95", "minmax", "quartiles"), help="default: std; minmax on a logarithmic axis"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=2.0,
+        metavar="SECONDS",
+        help="update as files grow, every so many seconds (default: 2)",
+    )
+
+
+def _selection(options: argparse.Namespace, also: Sequence[str] = ()) -> Selection:
+    from lox.loggers._cli.selection import Selection
+
+    return Selection(options.paths, options.keys, options.where, options.reader, also)
 
 
 def _loggers(options: argparse.Namespace) -> int:
-    from lox.loggers._cli.show import list_loggers
+    from lox.loggers._cli.loggers import list_loggers
 
     return 0 if list_loggers() or not options.check else 1
 
 
-def _show(options: argparse.Namespace) -> None:
-    from lox.loggers._cli.show import show
+def _show(options: argparse.Namespace) -> int:
+    from lox.loggers._cli.show import Options, show
 
-    show(options.paths, options.keys, each=options.each)
+    sort = [options.sort.removeprefix("-")] if options.sort else []
+    selection = _selection(options, [*options.by, *sort])
+    band = options.band or "std"
+    looks = Options(options.each, tuple(options.by), options.sort, options.center, band, options.json)
+    return _print(options, lambda: show(selection, looks))
 
 
-def _plot(options: argparse.Namespace) -> None:
+def _plot(options: argparse.Namespace) -> int:
     from lox.loggers._cli.plot import plot
+    from lox.loggers._compare.curves import Look
 
-    plot(options.paths, options.keys, axis=options.axis, output=options.output, each=options.each, log=options.log)
+    # On a logarithmic axis a standard deviation would look like much more below than above.
+    band = options.band or ("minmax" if options.log else "std")
+    look = Look(tuple(options.by), options.axis, options.center, band, options.each, options.smooth)
+    selection = _selection(options, options.by)
+    return _print(options, lambda: plot(selection, look, output=options.output, log=options.log, as_json=options.json))
 
 
-def _export(options: argparse.Namespace) -> None:
+def _export(options: argparse.Namespace) -> int:
     from lox.loggers._cli.export import export
 
-    export(options.paths, options.keys, form=options.format, output=options.output)
+    return 0 if export(_selection(options), form=options.format, output=options.output) else 1
+
+
+def _print(options: argparse.Namespace, render: Callable[[], tuple[str, bool]]) -> int:
+    """Prints what `render` gives, once or again and again. Status 1 if something could not be read."""
+    if options.watch is not None:
+        from lox.loggers._cli.watch import watch
+
+        watch(lambda: render()[0], options.watch)
+        return 0
+    text, whole = render()
+    sys.stdout.write(text)
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":

@@ -1,169 +1,250 @@
-"""`lox loggers` and `lox show`."""
+"""`lox show`."""
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
-from pathlib import Path
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import lox
-from lox.loggers import _tree
-from lox.loggers._backends.display.numbers import as_float, short, sparkline, whole
-from lox.loggers._backends.save.manifest import FILE
-from lox.loggers._errors import LoggerLoadError, RunFormatError
-from lox.loggers._readers.load import load
-from lox.loggers._registry import available, load_backend
+from lox.loggers._backends.display.numbers import short, sparkline, whole
+from lox.loggers._cli.output import lines, table
+from lox.loggers._cli.selection import Chosen, Selection, choose
+from lox.loggers._compare import statistics
+from lox.loggers._compare.columns import Array, Column, axes_of, numeric_columns
+from lox.loggers._errors import RunFormatError
+from lox.loggers._json import finite, to_json
+from lox.loggers._readers import config as configs
+from lox.loggers._readers.runs import Runs
 
 # More runs than this are shown in one table.
 _MANY = 8
+_MOST_VALUES = 8  # of a config key that are listed
+_LONGEST = 40  # characters of a config value in a table
 
 
-def list_loggers() -> bool:
-    """Prints what is installed; returns whether all of it can be used."""
-    rows = [("name", "class", "from", "")]
-    notes = []
-    for name, backend in available().items():
-        for each in (backend, *backend.rivals):
-            state = "name claimed twice" if backend.rivals else "ok"
-            try:
-                load_backend(each)
-            except LoggerLoadError as error:
-                state = "broken"
-                notes.append(str(error))
-            rows.append((name, each.path, f"{each.distribution} {each.version}", state))
-    print_table(rows)
-    for note in notes:
-        sys.stdout.write(f"\n{note}\n")
-    return all(state == "ok" for *_, state in rows[1:])
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """by: groups of runs, summarised. sort: a row for each run, in the order of a value; `-loss` turns it round."""
+
+    each: bool = False
+    by: tuple[str, ...] = ()
+    sort: str | None = None
+    center: str = "mean"
+    band: str = "std"
+    as_json: bool = False
 
 
-def show(paths: Sequence[str], keys: Sequence[str], *, each: bool) -> None:
-    runs = load_runs(paths, keys)
-    if len(runs) > _MANY and not each:
-        _show_together(runs)
-        return
-    for number, (name, logs) in enumerate(runs.items()):
-        if number:
-            sys.stdout.write("\n")
-        sys.stdout.write(f"{name}\n")
-        rows: list[tuple[str, ...]] = [("key", "records", "steps", "", "last", "mean", "min", "max")]
-        for key in logs:
-            rows += [_describe(label, key, column, logs) for label, column in numeric_columns(logs, key)]
-        print_table(rows, indent="  ")
+def show(selection: Selection, options: Options) -> tuple[str, bool]:
+    """The text, and whether everything could be read."""
+    chosen = choose(selection)
+    if options.as_json:
+        return to_json(finite(_as_data(chosen))) + "\n", chosen.whole
+    parts = []
+    for name, runs in chosen.experiments.items():
+        alone = len(chosen.experiments) == 1 or list(runs) == [name]  # then the name of the run says it
+        title = "" if alone else f"{lines(name)}: "
+        parts.append(_show_experiment(title, runs, chosen.wanted, options))
+    return "\n".join(parts), chosen.whole
 
 
-def load_runs(paths: Sequence[str], keys: Sequence[str]) -> dict[str, lox.logdict]:
-    """The saved runs at some paths, with the keys that match. Where runs have one name, the path goes before it."""
-    found: list[tuple[Path, str, lox.logdict]] = []
-    for path in map(Path, paths):
-        loaded = load(path)
-        if (path / FILE).is_file():
-            found.append((path.parent, path.resolve().name, loaded))
-        else:
-            found += [(path, name, logs) for name, logs in loaded.items()]
-    names = Counter(name for _, name, _ in found)
-    runs = {name if names[name] == 1 else str(path / name): logs for path, name, logs in found}
-    unused = set(keys)
-    chosen = {name: _chosen(logs, keys, unused) for name, logs in runs.items()}
-    if any(chosen.values()):
-        for pattern in [pattern for pattern in keys if pattern in unused]:
-            sys.stderr.write(f"lox: no key matches {pattern}\n")
-    else:
-        every = ((key, path) for logs in runs.values() for key in logs for path, _ in _tree.leaves_of(logs[key]))
-        there = sorted({_tree.label(key, path) for key, path in every})
-        raise RunFormatError(
-            f"{', '.join(paths)}: no key matches {' '.join(keys)}; there are {', '.join(there)}"
-            if there
-            else f"{', '.join(paths)}: nothing has been logged yet"
-        )
-    return chosen
+def _show_experiment(title: str, runs: Runs, wanted: Callable[[str], bool], options: Options) -> str:
+    if options.by:
+        head = f"{title}{_number(len(runs))} by {', '.join(options.by)}\n"
+        return head + table(_grouped(runs, wanted, options), indent="  ")
+    if options.sort is not None:
+        head = f"{title}{_number(len(runs))} by {options.sort.removeprefix('-')}\n"
+        return head + table(_sorted(runs, wanted, options.sort), indent="  ")
+    if len(runs) > _MANY and not options.each:
+        head = f"{title}{len(runs)} runs (--each: a table for each)\n{_config_line(runs)}"
+        return head + table([["key", *_SUMMARY], *_summaries(runs, wanted, options)], indent="  ")
+    head = f"{title.rstrip()}\n" if title else ""
+    return head + "\n".join(_show_run(name, logs, runs, wanted) for name, logs in runs.items())
 
 
-def _chosen(logs: lox.logdict, patterns: Sequence[str], unused: set[str]) -> lox.logdict:
-    """The keys that match, and of nested values the leaves whose names do. Patterns that match are taken out of `unused`."""
+def _number(runs: int) -> str:
+    return f"{runs} run" + "s" * (runs != 1)
 
-    def matches(name: str) -> bool:
-        found = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
-        unused.difference_update(found)
-        return bool(found)
 
-    parts = {}
+# A table for each run.
+
+
+def _show_run(name: str, logs: lox.logdict, runs: Runs, wanted: Callable[[str], bool]) -> str:
+    rows: list[tuple[str, ...]] = [("key", "records", "steps", "", "last", "mean", "min", "max")]
+    for key, column in _metrics(logs, runs, wanted):
+        with np.errstate(all="ignore"):
+            numbers = (column.values[-1], column.values.mean(), column.values.min(), column.values.max())
+        told = (short(float(number)) for number in numbers)
+        rows.append((column.title, str(len(column.values)), _steps(logs, key), sparkline(column.values), *told))
+    known = "  ".join(f"{key}={_brief(value)}" for key, value in runs.flat_configs[name].items())
+    missing = ", ".join(f"{key} ({kind})" for key, kind in runs.left_out[name].items())
+    parts = [
+        f"{lines(name)}\n",
+        f"  {lines(known)}\n" if known else "",
+        table(rows, indent="  ") if len(rows) > 1 else "",
+    ]
+    return "".join([*parts, f"  not read: {lines(missing)}\n" if missing else ""])
+
+
+def _steps(logs: lox.logdict, key: str) -> str:
+    told = []
+    for axis in axes_of(logs, key):
+        steps = np.asarray(logs.steps[axis][key], np.float64)
+        told.append(f"{axis} {whole(float(steps.min()))}..{whole(float(steps.max()))}")
+    return ", ".join(told)
+
+
+def _metrics(logs: lox.logdict, runs: Runs, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Column]]:
     for key in logs:
-        leaves = _tree.leaves_of(logs[key])
-        named = [(path, leaf) for path, leaf in leaves if path and matches(_tree.label(key, path))]
-        parts[key] = leaves if matches(key) else named
-    chosen = logs.filter(lambda key: bool(parts[key]))
-    for key in chosen:
-        if len(parts[key]) < len(_tree.leaves_of(logs[key])):
-            # By name: of a list, the numbers of those that are left would change.
-            leaves = [(tuple(("dict", part) for _, part in path), leaf) for path, leaf in parts[key]]
-            dict.__setitem__(chosen, key, _tree.tree_of(leaves))
-    return chosen
+        if key not in runs.constants:
+            for column in numeric_columns(logs, key):
+                if wanted(column.label):
+                    yield key, column
 
 
-def numeric_columns(logs: lox.logdict, key: str) -> list[tuple[str, np.ndarray]]:
-    """A label and one number per record for each leaf of a key: arrays as their mean. Text has none."""
-    columns = []
-    for path, leaf in _tree.leaves_of(logs[key]):
-        label = _tree.label(key, path)
-        if str(getattr(leaf, "dtype", "")).startswith("key<"):
-            continue
-        if leaf.shape[1:]:
-            label += f" (mean of {'x'.join(map(str, leaf.shape[1:]))})"
-        numbers = [as_float(row) for row in leaf]
-        if all(number is not None for number in numbers):
-            columns.append((label, np.asarray(numbers, np.float64)))
-    return columns
+# One table for many.
 
 
-def _show_together(runs: Mapping[str, lox.logdict]) -> None:
-    """One table for all runs: the range of their last values, and who has it."""
-    found: dict[str, list[tuple[str, np.ndarray]]] = {}
+class _Last(NamedTuple):
+    """The last values of one key, one for each run that has it."""
+
+    runs: list[str]
+    values: list[float]
+    records: list[int]
+
+
+_SUMMARY = ("runs", "records", "last", "lowest", "", "highest", "")
+
+
+def _last_values(runs: Runs, wanted: Callable[[str], bool]) -> dict[str, _Last]:
+    found: dict[str, _Last] = {}
     for name, logs in runs.items():
-        for key in logs:
-            for label, column in numeric_columns(logs, key):
-                found.setdefault(label, []).append((name, column))
-    sys.stdout.write(f"{len(runs)} runs (--each: a table for each)\n")
-    rows: list[tuple[str, ...]] = [("key", "runs", "records", "last: mean ± std", "lowest", "", "highest", "")]
-    for label, columns in found.items():
-        last = np.asarray([column[-1] for _, column in columns])
-        records = {len(column) for _, column in columns}
-        low, high = (int(find(np.where(np.isnan(last), worst, last))) for find, worst in _ENDS)
-        rows.append(
-            (
-                label,
-                str(len(columns)),
-                str(records.pop()) if len(records) == 1 else f"{min(records)}..{max(records)}",
-                f"{short(float(last.mean()))} ± {short(float(last.std()))}",
-                short(float(last[low])),
-                columns[low][0],
-                short(float(last[high])),
-                columns[high][0],
-            )
-        )
-    print_table(rows, indent="  ")
+        for _, column in _metrics(logs, runs, wanted):
+            last = found.setdefault(column.title, _Last([], [], []))
+            last.runs.append(name)
+            last.values.append(float(column.values[-1]))
+            last.records.append(len(column.values))
+    return found
+
+
+def _summaries(runs: Runs, wanted: Callable[[str], bool], options: Options) -> Iterator[list[str]]:
+    for label, last in _last_values(runs, wanted).items():
+        values = np.asarray(last.values)
+        low, high = (int(find(np.where(np.isnan(values), worst, values))) for find, worst in _ENDS)
+        fewest, most = min(last.records), max(last.records)
+        yield [
+            label,
+            str(len(values)),
+            str(most) if fewest == most else f"{fewest}..{most}",
+            _middle(values, options),
+            short(values[low].item()),
+            last.runs[low],
+            short(values[high].item()),
+            last.runs[high],
+        ]
 
 
 _ENDS = ((np.argmin, np.inf), (np.argmax, -np.inf))
 
 
-def _describe(label: str, key: str, column: np.ndarray, logs: lox.logdict) -> tuple[str, ...]:
-    steps = [
-        f"{axis} {whole(float(by_key[key].min()))}..{whole(float(by_key[key].max()))}"
-        for axis, by_key in logs.steps.items()
-        if key in by_key
-    ]
-    with np.errstate(invalid="ignore"):
-        numbers = (column[-1], column.mean(), column.min(), column.max())
-    return (label, str(len(column)), ", ".join(steps), sparkline(column), *(short(float(n)) for n in numbers))
+def _middle(values: Array, options: Options) -> str:
+    """The center of the last values and their band."""
+    rows = values[:, None]
+    center, low, high = statistics.summarize(rows, np.ones_like(rows, bool), options.center, options.band)
+    prefix = "" if options.center == "mean" else f"{options.center} "
+    if options.band == "std":
+        with np.errstate(all="ignore"):
+            return f"{prefix}{short(center.item())} ± {short(values.std().item())}"
+    return f"{prefix}{short(center.item())} [{short(low.item())}, {short(high.item())}]"
 
 
-def print_table(rows: Sequence[Sequence[str]], indent: str = "") -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        sys.stdout.write(f"{indent}{line.rstrip()}\n")
+def _grouped(runs: Runs, wanted: Callable[[str], bool], options: Options) -> list[list[str]]:
+    rows = [[*options.by, "key", *_SUMMARY]]
+    for value, members in runs.by(*options.by).items():
+        values = (value,) if len(options.by) == 1 else value
+        named = [_brief(part) for part in values]
+        rows += [[*named, *row] for row in _summaries(members, wanted, options)]
+    return rows
+
+
+def _sorted(runs: Runs, wanted: Callable[[str], bool], sort: str) -> list[list[str]]:
+    """A row for each run: its config and its last values."""
+    key, turned = sort.removeprefix("-"), sort.startswith("-")
+    last: dict[str, dict[str, float]] = {
+        name: {column.label: float(column.values[-1]) for _, column in _metrics(logs, runs, lambda label: True)}
+        for name, logs in runs.items()
+    }
+    config = runs.flat_configs
+    known = list(dict.fromkeys(name for of_run in config.values() for name in of_run))
+    metrics = list(dict.fromkeys(label for of_run in last.values() for label in of_run))
+    if key not in known and key not in metrics:
+        raise RunFormatError(f"no run has {key!r}; there are {', '.join([*known, *metrics])}")
+
+    def place(name: str) -> tuple[int, Any]:
+        return configs.sort_key({**last[name], **config[name]}.get(key))
+
+    ordered = sorted(runs, key=place, reverse=turned)
+    if turned:  # what is missing or not a number stays at the end
+        ordered.sort(key=lambda name: place(name)[0] > 0)
+    shown = [label for label in metrics if wanted(label) or label == key]
+    rows = [["run", *known, *shown]]
+    for name in ordered:
+        settings = [_brief(config[name][column]) if column in config[name] else "" for column in known]
+        numbers = [short(last[name][label]) if label in last[name] else "" for label in shown]
+        rows.append([name, *settings, *numbers])
+    return rows
+
+
+def _config_line(runs: Runs) -> str:
+    found: dict[str, list[Any]] = {}
+    for config in runs.flat_configs.values():
+        for key, value in config.items():
+            found.setdefault(key, []).append(value)
+    told = [f"{key}={_values(values)}" for key, values in found.items()]
+    return f"  {lines('  '.join(told))}\n" if told else ""
+
+
+def _values(values: Sequence[Any]) -> str:
+    """The different values of a config key: all if they are few, else their range."""
+    distinct = sorted({configs.hashable(value) for value in values}, key=configs.sort_key)
+    if len(distinct) <= _MOST_VALUES:
+        return ", ".join(map(_brief, distinct))
+    return f"{_brief(distinct[0])}..{_brief(distinct[-1])} ({len(distinct)} values)"
+
+
+def _brief(value: Any) -> str:
+    text = configs.show(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+# For programs.
+
+
+def _as_data(chosen: Chosen) -> dict[str, Any]:
+    return {
+        name: {run: _run_data(run, runs, chosen.wanted) for run in runs} for name, runs in chosen.experiments.items()
+    }
+
+
+def _run_data(run: str, runs: Runs, wanted: Callable[[str], bool]) -> dict[str, Any]:
+    logs = runs[run]
+    keys: dict[str, Mapping[str, Any]] = {}
+    for key, column in _metrics(logs, runs, wanted):
+        with np.errstate(all="ignore"):
+            keys[column.label] = {
+                "records": len(column.values),
+                "shape": list(column.shape),
+                "steps": {axis: _ends_of(logs.steps[axis][key]) for axis in axes_of(logs, key)},
+                "last": column.values[-1].item(),
+                "mean": column.values.mean().item(),
+                "min": column.values.min().item(),
+                "max": column.values.max().item(),
+            }
+    return {"config": runs.configs[run], "keys": keys, "not_read": runs.left_out[run]}
+
+
+def _ends_of(steps: Any) -> list[Any]:
+    numbers = np.asarray(steps)
+    return [numbers.min().item(), numbers.max().item()]

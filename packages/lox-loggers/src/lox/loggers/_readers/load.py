@@ -89,11 +89,13 @@ def load(
     return next(iter(runs.values())) if found.is_run else runs
 
 
-def runs_of(found: Readable, wanted: Keys) -> Runs:
+def runs_of(found: Readable, wanted: Keys, own: str = ".") -> Runs:
+    """own: what the run is called that is the path itself."""
+    named = {name or own: recording for name, recording in found.recordings.items()}
     return Runs(
-        {name: wanted.choose(recording.logs) for name, recording in found.recordings.items()},
-        {name: recording.config for name, recording in found.recordings.items()},
-        {name: recording.left_out for name, recording in found.recordings.items()},
+        {name: wanted.choose(recording.logs) for name, recording in named.items()},
+        {name: recording.config for name, recording in named.items()},
+        {name: recording.left_out for name, recording in named.items()},
     )
 
 

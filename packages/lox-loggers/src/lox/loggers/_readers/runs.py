@@ -52,10 +52,11 @@ class Runs(Mapping[str, lox.logdict]):
         """The config of each run: what `init` was given, and what the run has logged once and without steps
         (`lox.log({"rate": rate})`)."""
         keys = [key for logs in self._logs.values() for key in logs if key in self.constants]
-        return {
-            name: configs.logged_config(logs, dict.fromkeys(keys)) | self._given[name]
-            for name, logs in self._logs.items()
-        }
+        found = {}
+        for name, logs in self._logs.items():
+            given, logged = self._given[name], configs.logged_config(logs, dict.fromkeys(keys))
+            found[name] = given | {key: value for key, value in logged.items() if key not in given}
+        return found
 
     @property
     def constants(self) -> set[str]:
@@ -83,7 +84,7 @@ class Runs(Mapping[str, lox.logdict]):
             flat = self.flat_configs
             return self._pick(name for name in self if equal(flat[name])).where(**more)
         asked = {name: configs.comparable(value) for name, value in {**equal, **more}.items()}
-        self._check_known(asked)
+        self.check_known(asked)
         return self._pick(
             name
             for name, config in self.flat_configs.items()
@@ -93,7 +94,7 @@ class Runs(Mapping[str, lox.logdict]):
     def by(self, *keys: str) -> dict[Any, Runs]:
         """The runs grouped by the value of a config key, in the order of the values; of several keys, by the tuples of
         their values. Runs that lack a key are under None."""
-        self._check_known(keys)
+        self.check_known(keys)
         groups: dict[tuple[Any, ...], list[str]] = {}
         for name, config in self.flat_configs.items():
             groups.setdefault(tuple(configs.hashable(config.get(key)) for key in keys), []).append(name)
@@ -118,7 +119,8 @@ class Runs(Mapping[str, lox.logdict]):
         picked._constants = self.constants  # what counts as config does not change with the choice
         return picked
 
-    def _check_known(self, keys: Iterable[str]) -> None:
+    def check_known(self, keys: Iterable[str]) -> None:
+        """An error that says what there is, if no run has one of these config keys."""
         known = dict.fromkeys(key for config in self.flat_configs.values() for key in config)
         for key in keys:
             if key not in known:

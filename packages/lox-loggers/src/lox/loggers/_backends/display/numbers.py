@@ -32,7 +32,7 @@ def sparkline(numbers: Sequence[float] | np.ndarray, width: int = 16) -> str:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return " " * len(values)
-    low, high = finite.min(), finite.max()
+    values, low, high = values / 2, float(finite.min()) / 2, float(finite.max()) / 2  # whose distance a float can hold
     span = (high - low) or 1.0
     return "".join(
         _BARS[int((value - low) / span * (len(_BARS) - 1))] if math.isfinite(value) else " " for value in values
@@ -51,4 +51,5 @@ def as_float(value: object) -> float | None:
 
 def _mean(values: np.ndarray) -> float:
     finite = values[np.isfinite(values)]
-    return float(finite.mean()) if len(finite) else math.nan
+    with np.errstate(over="ignore"):
+        return float(finite.mean()) if len(finite) else math.nan

@@ -56,14 +56,14 @@ class Legend:
     def axis(self, name: str) -> str:
         """The label of a step axis."""
         if name not in self.axes:
-            self.axes[name] = self._new_label(name, "step")
+            self.axes[name] = self.new_label(name, "step")
         return self.axes[name]
 
     def leaf(self, key: str, path: _tree.Path = ()) -> str:
         """The label of a leaf of the values of a key."""
         place = (key, path)
         if place not in self._leaves:
-            self._leaves[place] = self._new_label(_tree.label(key, path), "value")
+            self._leaves[place] = self.new_label(_tree.label(key, path), "value")
         return self._leaves[place]
 
     @property
@@ -102,7 +102,8 @@ class Legend:
             path = tuple((_text(kind), _name(name)) for kind, name in meaning.get("path", ()))
             self._leaves[_text(meaning["key"]), path] = label
 
-    def _new_label(self, name: str, kind: str) -> str:
+    def new_label(self, name: str, kind: str) -> str:
+        """A label that nothing else has; `kind` tells it apart where the name is taken."""
         numbered = (f"{name} ({kind} {number})" for number in itertools.count(2))
         choices = map(self._escape, itertools.chain([name, f"{name} ({kind})"], numbered))
         label = next(choice for choice in choices if choice not in self._taken)

@@ -1,0 +1,139 @@
+"""Curves as a figure of matplotlib, small and plain enough for a paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lox.loggers._compare.curves import Curve, Look, Panel, describe
+
+# Okabe and Ito's colours, which people who see colours differently can tell apart too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_INSIDE = 7  # so many entries of a legend fit into the axes
+_PER_COLUMN = 20
+_MOST_ENTRIES = 60
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.5,
+    "pdf.fonttype": 42,  # text stays text
+    "svg.fonttype": "none",
+}
+
+
+def figure(panels: Sequence[Panel], look: Look, *, log: bool = False) -> Any:
+    """A `matplotlib.figure.Figure` with axes for each panel, whatever backend matplotlib has."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("a figure needs matplotlib: pip install 'lox-loggers[plot]'") from error
+    columns = 1 if len(panels) == 1 else 2 if len(panels) <= 4 else 3
+    rows = math.ceil(len(panels) / columns)
+    most = max((len(_names(panel)) for panel in panels), default=0)
+    outside = math.ceil(most / _PER_COLUMN) if _INSIDE < most <= _MOST_ENTRIES else 0
+    with matplotlib.rc_context(_STYLE):
+        drawn = Figure(figsize=(4.2 * columns + 1.4 * outside, 3.0 * rows), layout="constrained", dpi=200)
+        axes = drawn.subplots(rows, columns, squeeze=False).reshape(-1).tolist()
+        for place, panel in zip(axes, panels, strict=False):
+            _draw(place, panel, look, log)
+        for place in axes[len(panels) :]:
+            place.set_visible(False)
+        _add_legend(drawn, axes[: len(panels)], panels, outside)
+        if caption := _caption(panels, look):
+            drawn.supxlabel(caption, fontsize=8, color="0.35")
+    return drawn
+
+
+def _draw(axes: Any, panel: Panel, look: Look, log: bool) -> None:
+    names = _names(panel)
+    colours = dict(zip(names, _colours(len(names)), strict=True))
+    shared = len(names) < len(panel.curves)  # thin lines, one colour for each group
+    told: set[str] = set()
+    for curve in panel.curves:
+        colour = colours[curve.name]
+        alone = "o" if len(curve.steps) == 1 else None  # a line through one point is not seen
+        label = curve.name if curve.name and curve.name not in told else None
+        told.add(curve.name)
+        axes.plot(
+            curve.steps,
+            _drawable(curve.center, log),
+            color=colour,
+            marker=alone,
+            label=label,
+            linewidth=0.7 if shared else None,
+        )
+        if curve.low is not None and curve.high is not None:
+            axes.fill_between(
+                curve.steps, _drawable(curve.low, log), _drawable(curve.high, log), alpha=0.2, color=colour, linewidth=0
+            )
+    unit = " (s)" if panel.axis == "time" else ""
+    axes.set(xlabel=_plain(f"{panel.axis}{unit}"), ylabel=_plain(panel.label))
+    if not any(np.isfinite(_drawable(curve.center, log)).any() for curve in panel.curves):
+        kind = "positive" if log else "finite"
+        axes.text(0.5, 0.5, f"no {kind} values", transform=axes.transAxes, ha="center", color="0.35")
+    elif log:
+        axes.set_yscale("log")
+    axes.margins(x=0)
+
+
+def _names(panel: Panel) -> list[str]:
+    return list(dict.fromkeys(curve.name for curve in panel.curves))
+
+
+def _drawable(numbers: np.ndarray, log: bool) -> np.ndarray:
+    """Without what no axis can show: infinities, numbers whose distances are more than a float holds, and on a
+    logarithmic axis what is not positive."""
+    return np.where((np.abs(numbers) < 1e300) & (~np.bool_(log) | (numbers > 1e-300)), numbers, np.nan)
+
+
+def _colours(number: int) -> list[Any]:
+    if number <= len(_COLOURS):
+        return list(_COLOURS[:number])
+    import matplotlib
+
+    return list(matplotlib.colormaps["viridis"](np.linspace(0, 0.95, number)))
+
+
+def _add_legend(figure: Any, axes: Sequence[Any], panels: Sequence[Panel], outside: int) -> None:
+    """One for all where the curves are the same everywhere; none where a reader could not tell the lines apart."""
+    names = [_names(panel) for panel in panels]
+    if not any(any(of_panel) for of_panel in names):
+        return
+    if outside:
+        longest = max(range(len(panels)), key=lambda place: len(names[place]))
+        handles, labels = axes[longest].get_legend_handles_labels()
+        entries = [_plain(label) for label in labels]
+        figure.legend(handles, entries, loc="outside right upper", ncols=outside, fontsize=7)
+        return
+    for place, (of_axes, of_panel) in enumerate(zip(axes, names, strict=True)):
+        if len(of_panel) <= _INSIDE and (place == 0 or of_panel != names[0]):
+            handles, labels = of_axes.get_legend_handles_labels()
+            of_axes.legend(handles, [_plain(label) for label in labels])
+
+
+def _caption(panels: Sequence[Panel], look: Look) -> str:
+    curves: list[Curve] = [curve for panel in panels for curve in panel.curves]
+    counts = [count for curve in curves if curve.runs[1] > 1 for count in curve.runs]
+    if look.each and len(curves) > _MOST_ENTRIES:
+        return f"{max(len(panel.curves) for panel in panels)} runs"
+    if not counts:
+        return ""
+    return describe(Curve("", np.empty(0), np.empty(0), runs=(min(counts), max(counts))), look).replace(
+        "95 % interval", "95 % bootstrap interval"
+    )
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib does not take for mathematics."""
+    return text.replace("$", r"\$")
