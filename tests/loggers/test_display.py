@@ -1,6 +1,8 @@
 """Console and progress: what is seen, on a terminal and elsewhere."""
 
+import contextlib
 import io
+import os
 import re
 
 import jax
@@ -286,3 +288,45 @@ def test_the_console_counts_records_however_they_come(how):
     with lox.loggers.ConsoleLogger(file=file) as logger:
         getattr(logger, how)(f, logger.init(jax.random.key(0)))(jnp.arange(10))
     assert "(10 records" in file.getvalue().splitlines()[-1]  # those of the key that has the most
+
+
+ODD_KEYS = [
+    "loss[/x]",
+    "[bold red]loss[/]",
+    "[link=http://evil]x[/link]",
+    "a[0]",
+    "x[/]",
+    ":tada:",
+    "[@click=app.quit]x[/]",
+]
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("kind", ["console", "progress"])
+@pytest.mark.parametrize("key", ODD_KEYS)
+def test_markup_in_a_key_is_text(kind, live, key):
+    out = io.StringIO()
+    options = {"console": {}, "progress": {"total": 3, "metrics": "*"}}[kind]
+    with lox.loggers.create(kind, file=out, live=live, **options) as logger:
+        logger.log(logger.init(jax.random.key(0)), {key: 1.0}, step=0)
+    assert key in out.getvalue()
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("kind", ["console", "progress"])
+def test_a_closed_pipe_ends_the_display_and_not_the_training(kind, live, tmp_path):
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as file:
+        options = {"console": {"interval": 0}, "progress": {"total": 3, "metrics": "*"}}[kind]
+        shown = lox.loggers.create(kind, file=file, live=live, **options)
+        with lox.loggers.create([shown, lox.loggers.JsonlLogger(tmp_path)]) as logger:
+            state = logger.init(jax.random.key(0))
+            logger.log(state, {"x": 0.0}, step=0)
+            logger.flush()
+            os.close(reading)
+            for step in range(1, 5):
+                logger.log(state, {"x": 1.0}, step=step)
+                logger.flush()
+        with contextlib.suppress(BrokenPipeError):
+            file.close()
+    assert len((tmp_path / "0000000000000000.jsonl").read_text().splitlines()) == 5

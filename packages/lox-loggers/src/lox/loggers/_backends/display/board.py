@@ -50,7 +50,7 @@ class Course:
 
 class RunBoard:
     def __init__(self, name: str, config: Mapping[str, Any] | None = None) -> None:
-        self.name = name
+        self.name = printable(name)
         self.config = dict(_flat(config or {}))
         self.hyperparameters: set[str] = set()
         """What was logged just once, without a step."""
@@ -154,7 +154,7 @@ class Board:
         return list(dict.fromkeys(axis for run in self.runs.values() for axis in run.steps))
 
     def short_names(self) -> dict[str, str]:
-        return short_names(self.runs)
+        return short_names(run.name for run in self.runs.values())
 
     def latest(self, key: str) -> np.ndarray:
         """The latest value of a key in each run that has one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import IO, Any
 
@@ -9,7 +10,7 @@ import lox
 from lox.loggers._backends.display.board import Board, RunBoard
 from lox.loggers._backends.display.live_table import MAX_ROWS, LiveTable
 from lox.loggers._backends.display.numbers import short, whole
-from lox.loggers._backends.display.screen import Part
+from lox.loggers._backends.display.screen import Ended, Part
 from lox.loggers._delivery.failures import records_phrase
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import Run
@@ -42,7 +43,7 @@ class ConsoleLogger(Logger):
         self._board = Board()
         self._open_runs = 0
         self._changed = False
-        self._display: _Table | _Lines | None = None
+        self._display: _Table | _Lines | Ended | None = None
 
     def open(self, run: Run) -> ConsoleWriter:
         self._board.runs[run.name] = RunBoard(run.name, run.plain_config)
@@ -59,13 +60,19 @@ class ConsoleLogger(Logger):
         if self._display is None:
             file = self._file or sys.stdout
             self._display = _Table(file) if self._is_live() else _Lines(file)
-        self._display.draw(self._board)
+        try:
+            self._display.draw(self._board)
+        except BrokenPipeError:
+            with contextlib.suppress(BrokenPipeError):
+                self._display.stop()
+            self._display = Ended()
 
     def _closed(self) -> None:
         self._open_runs -= 1
         self._draw()
         if self._open_runs == 0 and self._display is not None:
-            self._display.stop()
+            with contextlib.suppress(BrokenPipeError):
+                self._display.stop()
             self._display = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import IO, Any
 import lox
 from lox.loggers._backends.display.board import Board, RunBoard
 from lox.loggers._backends.display.numbers import short
-from lox.loggers._backends.display.screen import Part
+from lox.loggers._backends.display.screen import Ended, Part
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import Run
 from lox.loggers._errors import LoggerOptionError
@@ -62,7 +63,7 @@ class ProgressLogger(Logger):
         self._live = live
         self._board = Board()
         self._open_runs = 0
-        self._display: _Bars | _Lines | None = None
+        self._display: _Bars | _Lines | Ended | None = None
 
     def open(self, run: Run) -> ProgressWriter:
         self._board.runs[run.name] = RunBoard(run.name)
@@ -96,14 +97,20 @@ class ProgressLogger(Logger):
             file = self._file or sys.stderr
             live = file.isatty() if self._live is None else self._live
             self._display = _Bars(file) if live else _Lines(file)
-        self._display.draw(self)
+        try:
+            self._display.draw(self)
+        except BrokenPipeError:
+            with contextlib.suppress(BrokenPipeError):
+                self._display.stop(self)
+            self._display = Ended()
 
     def _closed(self) -> None:
         self._open_runs -= 1
         if self._open_runs == 0 and self._board.records():
             self._draw()
         if self._open_runs == 0 and self._display is not None:
-            self._display.stop(self)
+            with contextlib.suppress(BrokenPipeError):
+                self._display.stop(self)
             self._display = None
 
 
@@ -128,11 +135,11 @@ class _Bars:
 
         # Never started: it would draw on the terminal by itself.
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[beside]}"),
+            TextColumn("{task.fields[beside]}", markup=False),
             auto_refresh=False,
         )
         self._tasks: dict[str, Any] = {}

@@ -34,6 +34,16 @@ class Part:
             self._screen.remove(self)
 
 
+class Ended:
+    """What a display becomes whose file nobody reads any more, as after `train.py | head`: the training goes on."""
+
+    def draw(self, *args: Any) -> None:
+        pass
+
+    def stop(self, *args: Any) -> None:
+        pass
+
+
 class _Screen:
     def __init__(self, name: Any, file: IO[str]) -> None:
         from rich.console import Console
@@ -42,7 +52,14 @@ class _Screen:
         self._name = name
         self._file = file
         self.parts: dict[Part, Any] = {}
-        self._live = Live(console=Console(file=file), auto_refresh=False)
+
+        class Terminal(Console):
+            def on_broken_pipe(self) -> None:
+                raise BrokenPipeError  # rich would end the program
+
+        # Names of keys and runs are text: `[red]` in one is no markup, and `:tada:` no picture.
+        console = Terminal(file=file, markup=False, emoji=False)
+        self._live = Live(console=console, auto_refresh=False)
         self._live.start()
 
     def draw(self) -> None:
