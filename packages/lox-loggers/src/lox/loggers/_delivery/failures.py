@@ -6,20 +6,42 @@ import contextlib
 import logging
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from lox.loggers._errors import LoggerWarning
 
 _log = logging.getLogger("lox.loggers")
 
 
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[None]:
+    before, _here.telling = is_telling(), True
+    try:
+        yield
+    finally:
+        _here.telling = before
+
+
+def is_telling() -> bool:
+    """Whether this thread is telling of a failure: a handler of `logging` or of warnings runs, which may itself log
+    through lox. It must not be given the failure: it is for the user's next call."""
+    return getattr(_here, "telling", False)
+
+
 class Failures:
-    """What went wrong on the background thread, kept for the next call from Python."""
+    """What went wrong on the background thread, kept for the next call from Python.
+
+    No lock is held while handlers of `logging` and of warnings run. The lock is reentrant because a signal handler may log
+    while its thread holds it.
+    """
 
     def __init__(self, owner: str, on_error: str) -> None:
         self._owner = owner
         self._warn = on_error == "warn"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pending: BaseException | None = None
         self._more = 0  # failures after the pending one
         self._lost_since = 0  # records that they and the pending one cost
@@ -29,11 +51,11 @@ class Failures:
 
     def add(self, error: BaseException, where: str, lost: int = 0) -> None:
         """Takes note of an error; `where` and the number of lost records go along with it."""
+        if not self._warn:
+            self._keep(error, where, lost)
+            return
         with self._lock:
             self.lost += lost
-            if not self._warn:
-                self._keep(error, where, lost)
-                return
             first, self._warned = not self._warned, True
         if first:
             self.tell(f"{self._owner}: {where} failed: {describe(error)}. Training continues")
@@ -52,8 +74,7 @@ class Failures:
 
     def keep(self, error: BaseException, where: str) -> None:
         """Takes note of an error that is to be raised whatever `on_error` says."""
-        with self._lock:
-            self._keep(error, where, 0)
+        self._keep(error, where, 0)
 
     @property
     def any(self) -> bool:
@@ -62,15 +83,12 @@ class Failures:
     def take(self) -> BaseException | None:
         """The error to be raised now, if there is one."""
         with self._lock:
-            error, self._pending = self._pending, None
-            if error is not None and self._more:
-                more = "1 more failure" if self._more == 1 else f"{self._more} more failures"
-                with contextlib.suppress(Exception):
-                    error.add_note(
-                        f"and {more}"
-                        + (f": {records_phrase(self._lost_since)} lost in all" if self._lost_since else "")
-                    )
-            self._more = self._lost_since = 0
+            error, more, lost = self._pending, self._more, self._lost_since
+            self._pending, self._more, self._lost_since = None, 0, 0
+        if error is not None and more:
+            failures = "1 more failure" if more == 1 else f"{more} more failures"
+            with contextlib.suppress(Exception):
+                error.add_note(f"and {failures}" + (f": {records_phrase(lost)} lost in all" if lost else ""))
         return error
 
     def tell_lost(self) -> None:
@@ -81,17 +99,19 @@ class Failures:
             warnings.warn(f"{self._owner}: {records_phrase(lost)} {verb} lost", LoggerWarning, stacklevel=4)
 
     def _keep(self, error: BaseException, where: str, lost: int) -> None:
-        self._lost_since += lost
-        if self._pending is not None:  # the first error is the cause; those after it often are not
-            self._more += 1
-            return
+        with self._lock:
+            self.lost += lost
+            self._lost_since += lost
+            if self._pending is not None:  # the first error is the cause; those after it often are not
+                self._more += 1
+                return
+            self._pending = error
         with contextlib.suppress(Exception):  # the error is somebody else's, and so are its methods
             error.add_note(f"in {self._owner}, {where}" + (f", {records_phrase(lost)} lost" if lost else ""))
-        self._pending = error
         if self._awaited:
             return  # who waits for it gets it right away
         # Inside a compiled program nobody calls the logger: who looks at the terminal is to see it before the end.
-        with contextlib.suppress(Exception):  # also a handler that fails must not end the thread
+        with contextlib.suppress(Exception), _telling():  # also a handler that fails must not end the thread
             _log.error(
                 "%s: %s failed: %s (raised by the next call of the logger, such as flush)",
                 self._owner,
@@ -102,7 +122,8 @@ class Failures:
     def tell(self, message: str) -> None:
         """Warns of something from the background thread."""
         try:
-            warnings.warn(message, LoggerWarning, stacklevel=2)
+            with _telling():
+                warnings.warn(message, LoggerWarning, stacklevel=2)
         except LoggerWarning as warning:  # warnings are errors here: raise it where Python can see it
             self.keep(warning, "on the background thread")
 

@@ -26,6 +26,7 @@ import lox
 from lox._host.delivery import Delivery, Receiver, call, send
 from lox._jax import compat
 from lox.loggers._delivery.config import ConfigTemplate
+from lox.loggers._delivery.failures import is_telling
 from lox.loggers._delivery.opening import open_run
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import (
@@ -74,6 +75,8 @@ class Logger(abc.ABC):
       processes: with several JAX processes, `"first"` lets only process 0 write; with `"all"` each process writes runs
         of its own, marked with its index.
       queue_size: how many deliveries may wait to be written before the program has to wait.
+      close_timeout: for how many seconds `close`, and the end of the program, wait for a backend that does not get on; then
+        they say which it is and how many records it has. None: for ever.
 
     A backend of your own is a class with `open`:
 
@@ -104,6 +107,7 @@ class Logger(abc.ABC):
         on_error: OnError = "raise",
         processes: Processes = "first",
         queue_size: int = 1024,
+        close_timeout: float | None = 60.0,
     ) -> None:
         check_choice(self, "if_exists", if_exists, ("new", "error", "replace", "resume"))
         check_choice(self, "on_error", on_error, ("raise", "warn"))
@@ -111,6 +115,10 @@ class Logger(abc.ABC):
         if not isinstance(queue_size, int) or queue_size < 1:
             raise LoggerOptionError(
                 f"{type(self).__name__}: queue_size={queue_size!r}; it must be an int of at least 1"
+            )
+        if close_timeout is not None and not (isinstance(close_timeout, int | float) and close_timeout > 0):
+            raise LoggerOptionError(
+                f"{type(self).__name__}: close_timeout={close_timeout!r}; it must be a positive number of seconds, or None"
             )
         self.if_exists = if_exists
         self.on_error = on_error
@@ -121,6 +129,7 @@ class Logger(abc.ABC):
             queue_size=queue_size,
             flush_interval=self.flush_interval,
             keys_apart=self.keys_apart,
+            close_timeout=close_timeout,
         )
         weakref.finalize(self, self.__sink.abandon).atexit = False  # at exit, the sinks close themselves
 
@@ -238,7 +247,12 @@ class Logger(abc.ABC):
         self.__settle(Sink.flush)
 
     def close(self) -> None:
-        """Flushes, closes all runs and ends the background thread. A second call does nothing."""
+        """Flushes, closes all runs and ends the background thread. A second call does nothing.
+
+        A TimeoutError after `close_timeout` seconds in which the backend did not get on.
+        """
+        for sink in self._sinks():
+            sink.limit_patience()
         try:
             self.__settle(Sink.close)
         finally:
@@ -319,12 +333,24 @@ class Logger(abc.ABC):
         try:
             jax.effects_barrier()
         finally:
+            stuck: list[Exception] = []
             for sink in self._sinks():
-                finish(sink)
+                try:
+                    finish(sink)
+                except TimeoutError as error:
+                    stuck.append(error)
+        if stuck:
+            raise stuck[0] if len(stuck) == 1 else ExceptionGroup("several loggers are stuck", stuck)
         self.__raise_pending()
 
     def __raise_pending(self) -> None:
-        errors = [error for sink in self._sinks() if sink.failures.any and (error := sink.failures.take()) is not None]
+        if is_telling():
+            return
+        errors = [
+            error
+            for sink in self._sinks()
+            if sink.failures.any and not sink.foreign and (error := sink.failures.take()) is not None
+        ]
         if len(errors) > 1:
             raise BaseExceptionGroup(f"{len(errors)} loggers failed", errors)
         if errors:

@@ -22,7 +22,7 @@ import numpy as np
 
 import lox
 from lox._host.delivery import Delivery
-from lox.loggers._delivery.failures import Failures, describe
+from lox.loggers._delivery.failures import Failures, describe, records_phrase
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.resume import WrittenSteps
 from lox.loggers._delivery.run import LaneWriter, Run, Writer
@@ -55,16 +55,26 @@ class _OpenRun:
 
 class Sink:
     def __init__(
-        self, owner: str, *, on_error: str, queue_size: int, flush_interval: float | None, keys_apart: bool
+        self,
+        owner: str,
+        *,
+        on_error: str,
+        queue_size: int,
+        flush_interval: float | None,
+        keys_apart: bool,
+        close_timeout: float | None,
     ) -> None:
         self.owner = owner
         self._keys_apart = keys_apart
         self.failures = Failures(owner, on_error)
         self.closed = False
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a signal handler may close what its thread is closing
         self._pid = os.getpid()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._cut_short: set[str] = set()
+        self._close_timeout = close_timeout
+        self._at_hand: list[Joined] = []  # what is being written, the first last
+        self._doing = ""  # what the backend was last asked for
         self._worker = Worker(f"lox:{owner}", queue_size, self._write_all, self._flush_all, flush_interval)
         _open_sinks.add(self)
 
@@ -125,12 +135,28 @@ class Sink:
         with self._closing:
             if self.closed:
                 return
+            done = True
             if not self._worker.stopping:  # not abandoned before
-                self._worker.run(self.failures.awaited(self._close_all))
+                done = self._worker.run(self.failures.awaited(self._close_all), self._close_timeout)
             self.closed = True
             self._worker.stop()
-            self._worker.join()
             _open_sinks.discard(self)
+            if not done or not self._worker.join(self._close_timeout):
+                raise TimeoutError(self._stuck())
+
+    def limit_patience(self) -> None:
+        """The logger is about to be closed. A program that waits for room in the queue of a backend that is stuck does
+        not wait for ever any more."""
+        self._worker.limit_patience(self._close_timeout)
+
+    def _stuck(self) -> str:
+        waiting = [*(block.delivery for block in list(self._at_hand)), *self._worker.unhandled()]
+        left = records_phrase(sum(map(_records_of, waiting)))
+        doing = self._doing or "busy"
+        return (
+            f"{self.owner} has not got on for {self._close_timeout:g} seconds while {doing}; {left} had not been written. "
+            "A longer close_timeout= waits longer"
+        )
 
     def abandon(self) -> None:
         """The logger is gone: what is queued gets written in the background. Never waits, so that it
@@ -145,12 +171,16 @@ class Sink:
         except BaseException as error:  # written one by one, they are all there
             self.failures.keep(error, "joining records")
             blocks = [Joined(delivery, 1) for delivery in deliveries]
-        for delivery, number in blocks:
+        self._at_hand = blocks[::-1]
+        while self._at_hand:
+            delivery, number = self._at_hand[-1]
+            self._worker.made_progress()
             try:
                 self._tell_dropped(delivery.logs)
                 self._write_lanes(delivery, number)
             except BaseException as error:  # nothing may end the thread: others wait for it
                 self._failed(error, "writing", delivery.logs)
+            self._at_hand.pop()
 
     def _tell_dropped(self, logs: lox.logdict) -> None:
         """A bound that the user set was too small for some key: said once."""
@@ -177,6 +207,8 @@ class Sink:
                 self._write(run_id, lane_of(delivery.logs, lane), number)
                 continue
             entry.dirty = True
+            self._doing = f"writing to run {entry.run.name!r}"
+            self._worker.made_progress()
             try:
                 entry.lane_writer.write_lane(delivery.logs, lane)
             except BaseException as error:
@@ -204,6 +236,7 @@ class Sink:
                 table = entry.written.unwritten(table)
             if table:
                 entry.dirty = True
+                self._doing = f"writing to run {entry.run.name!r}"
                 entry.writer.write(table)
         except BaseException as error:
             if number > 1 and isinstance(error, RecordError) and _lost_records(error) is None:
@@ -223,6 +256,8 @@ class Sink:
         """False if some rows are still to be flushed."""
         for entry in self._open():
             if entry.dirty:
+                self._doing = f"flushing run {entry.run.name!r}"
+                self._worker.made_progress()
                 try:
                     entry.writer.flush()
                     entry.dirty = False  # not after a failure: the writer may have kept its rows, and is asked again
@@ -238,6 +273,8 @@ class Sink:
             _open_sinks.discard(self)
 
     def _close_run(self, entry: _OpenRun) -> None:
+        self._doing = f"closing run {entry.run.name!r}"
+        self._worker.made_progress()
         try:
             entry.writer.close()
         except BaseException as error:
@@ -266,6 +303,13 @@ def _lost_records(error: BaseException) -> int | None:
     return lost if lost >= 0 else None
 
 
+def _records_of(delivery: Delivery) -> int:
+    """How many records a delivery brings, to all of its lanes."""
+    if not delivery.lanes:
+        return count_records(delivery.logs) if delivery.alive else 0
+    return sum(count_records(lane_of(delivery.logs, tuple(lane))) for lane in np.argwhere(delivery.alive).tolist())
+
+
 _open_sinks: set[Sink] = set()
 
 
@@ -275,14 +319,34 @@ def _close_at_exit() -> None:
     sinks = [sink for sink in list(_open_sinks) if not sink.foreign]
     if not sinks:
         return
-    with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell
-        jax.effects_barrier()
     for sink in sinks:
-        sink.close()
+        sink.limit_patience()
+    with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell
+        _despite_signals(jax.effects_barrier)
+    for sink in sinks:
+        try:
+            _despite_signals(sink.close)
+        except TimeoutError as error:
+            warnings.warn(str(error), LoggerWarning, stacklevel=1)
         sink.failures.tell_lost()
         if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
             notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
             warnings.warn(f"{sink.owner}: {describe(error)}{notes}", LoggerWarning, stacklevel=1)
+
+
+def _despite_signals(finish: Callable[[], None]) -> None:
+    """A signal handler that calls `sys.exit` again does not keep the loggers from being closed; nor does Ctrl-C, unless it
+    is pressed twice while one of them is waited for."""
+    interrupts = 0
+    while True:
+        try:
+            return finish()
+        except SystemExit:
+            continue
+        except KeyboardInterrupt:
+            interrupts += 1
+            if interrupts > 1:
+                return None
 
 
 atexit.register(_close_at_exit)

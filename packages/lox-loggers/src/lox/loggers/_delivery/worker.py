@@ -67,12 +67,16 @@ class Worker:
         self._lock = threading.RLock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
+        self._finished = threading.Condition(self._lock)
         self._entries: deque[_Entry] = deque()
         self._waiting = 0  # entries accepted and not handled
         self._bytes = 0  # what those hold
         self._resting = False
         self._urgent = 0  # tasks in the queue, and threads that wait for room in it
         self._stopping = False
+        self._patience: float | None = None  # for how long without progress somebody waits for room
+        self._progress = 0
+        self._working_on: list[_Entry] = []
         self._thread: threading.Thread | None = None
 
     @property
@@ -86,20 +90,47 @@ class Worker:
         if self.on_thread or not self._queue(_Entry(item, nbytes)):
             self._handle([item])
 
-    def run(self, task: Task) -> None:
-        """Queues a task and returns when it, and so everything before it, has run."""
-        done = threading.Event()
+    def run(self, task: Task, patience: float | None = None) -> bool:
+        """Queues a task and returns when it, and so everything before it, has run.
+
+        patience: gives up, and returns False, when nothing has got done for so many seconds.
+        """
+        done = False
 
         def marked() -> None:
+            nonlocal done
             try:
                 task()
             finally:
-                done.set()
+                with self._lock:
+                    done = True
+                    self._finished.notify_all()
 
         if self.on_thread or not self._queue(_Entry(None, task=marked)):
             task()
-        else:
-            done.wait()
+            return True
+        # A condition, not an event: it lets go of the lock even where a signal handler waits while its own thread was
+        # about to queue something.
+        with self._lock:
+            waiting = _Patience(self, patience)
+            while not done and waiting.goes_on:
+                self._finished.wait(waiting.seconds())
+            return done
+
+    def made_progress(self) -> None:
+        """Whoever waits with patience has reason to go on."""
+        self._progress += 1
+
+    def limit_patience(self, seconds: float | None) -> None:
+        """From now on, nobody waits longer than this for room in a queue that does not move."""
+        with self._lock:
+            self._patience = seconds
+            self._not_full.notify_all()
+
+    def unhandled(self) -> list[Any]:
+        """The items that nobody has begun to handle."""
+        with self._lock:
+            return [entry.item for entry in (*self._working_on, *self._entries) if entry.task is None]
 
     @property
     def stopping(self) -> bool:
@@ -118,16 +149,20 @@ class Worker:
             self._not_full.notify_all()
             return self._thread is not None
 
-    def join(self) -> None:
-        """Waits for the thread to end."""
-        if self._thread is not None and not self.on_thread:
-            self._thread.join()
+    def join(self, patience: float | None = None) -> bool:
+        """Waits for the thread to end. False if it has not, and nothing has got done for so many seconds."""
+        if self._thread is None or self.on_thread:
+            return True
+        waiting = _Patience(self, patience)
+        while self._thread.is_alive() and waiting.goes_on:
+            self._thread.join(waiting.seconds())
+        return not self._thread.is_alive()
 
     def _queue(self, entry: _Entry) -> bool:
         """False if there is no thread to do it."""
         with self._lock:
-            while not self._stopping and self._full(entry.nbytes):
-                self._wait_for_room()
+            if entry.task is None:  # a task takes no room: who asks for one waits for it anyway
+                self._wait_for_room(entry.nbytes)
             if self._stopping:
                 raise LoggerClosedError("the logger is closed, so nothing more can be logged to it")
             if not self._started():
@@ -147,13 +182,19 @@ class Worker:
         # An entry larger than the whole budget passes when it is alone.
         return self._waiting >= self._size or (self._waiting > 0 and self._bytes + nbytes > MAX_BYTES)
 
-    def _wait_for_room(self) -> None:
-        self._urgent += 1
-        try:
-            self._not_empty.notify()
-            self._not_full.wait()
-        finally:
-            self._urgent -= 1
+    def _wait_for_room(self, nbytes: int) -> None:
+        waiting: _Patience | None = None
+        while not self._stopping and self._full(nbytes):
+            if waiting is None or waiting.limit != self._patience:
+                waiting = _Patience(self, self._patience)
+            if not waiting.goes_on:
+                raise LoggerClosedError("the logger is being closed, and its backend does not take what is queued")
+            self._urgent += 1
+            try:
+                self._not_empty.notify()
+                self._not_full.wait(waiting.seconds())
+            finally:
+                self._urgent -= 1
 
     def _may_rest(self) -> bool:
         half_full = 2 * len(self._entries) >= self._size or 2 * self._bytes >= MAX_BYTES
@@ -203,6 +244,7 @@ class Worker:
             # there is room for the other half while this one is written.
             taken = [self._entries.popleft() for _ in range(min(len(self._entries), max(1, self._size // 2)))]
             self._urgent -= sum(entry.task is not None for entry in taken)
+            self._working_on = list(taken)
             return taken
 
     def _rest(self, until: float) -> None:
@@ -214,17 +256,43 @@ class Worker:
     def _work(self, entries: list[_Entry]) -> float:
         """Returns the time that the items took. What somebody asked for is no reason to rest."""
         worked = 0.0
-        for has_task, group in itertools.groupby(entries, lambda entry: entry.task is not None):
+        for has_task, members in itertools.groupby(entries, lambda entry: entry.task is not None):
+            group = list(members)
+            self._working_on = self._working_on[len(group) :]
             if has_task:
                 for entry in group:
                     _guarded(entry.task)  # type: ignore[arg-type]
+                    self.made_progress()
             else:
                 worked += _processor_time(functools.partial(self._handle, [entry.item for entry in group]))[0]
+        self.made_progress()
         with self._lock:
             self._waiting -= len(entries)
             self._bytes -= sum(entry.nbytes for entry in entries)
             self._not_full.notify_all()
         return worked
+
+
+class _Patience:
+    """How long somebody waits for a worker: for ever, or as long as it makes progress."""
+
+    def __init__(self, worker: Worker, limit: float | None) -> None:
+        self._worker = worker
+        self.limit = limit
+        self._seen = worker._progress
+        self._until = time.monotonic() + (limit or 0.0)
+
+    @property
+    def goes_on(self) -> bool:
+        if self.limit is None:
+            return True
+        if self._seen != self._worker._progress:
+            self._seen, self._until = self._worker._progress, time.monotonic() + self.limit
+        return time.monotonic() < self._until
+
+    def seconds(self) -> float | None:
+        """When to look again."""
+        return None if self.limit is None else max(0.0, self._until - time.monotonic())
 
 
 def _processor_time(task: Callable[[], T]) -> tuple[float, T | None]:
