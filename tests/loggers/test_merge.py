@@ -316,7 +316,7 @@ def test_a_run_that_is_resumed_drops_the_known_records_of_a_block(tmp_path):
             state = logger.init(jax.random.key(0))
             for i in range(last):
                 logger.log(state, {"x": i}, step=i)
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.jsonl")
     assert file.read_text().splitlines() == [f'{{"step": {i}, "x": {i}}}' for i in range(8)]
 
 

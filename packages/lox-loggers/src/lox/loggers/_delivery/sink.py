@@ -326,8 +326,8 @@ def _close_at_exit() -> None:
     for sink in sinks:
         try:
             _despite_signals(sink.close)
-        except TimeoutError as error:
-            warnings.warn(str(error), LoggerWarning, stacklevel=1)
+        except TimeoutError as stuck:
+            warnings.warn(str(stuck), LoggerWarning, stacklevel=1)
         sink.failures.tell_lost()
         if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
             notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
