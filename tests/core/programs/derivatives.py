@@ -69,6 +69,66 @@ def checkpoint_of_a_scan(x):
     return jax.checkpoint(lambda x: jax.lax.scan(body, 0.0, x)[1].sum())(x)
 
 
+@jax.custom_jvp
+def _logged_with_a_jvp(a):
+    lox.log({"jvp": a})
+    return 2 * a
+
+
+_logged_with_a_jvp.defjvp(lambda primals, tangents: (_logged_with_a_jvp(*primals), 2 * tangents[0]))
+
+
+@jax.custom_vjp
+def _logged_with_a_vjp(a):
+    lox.log({"vjp": a})
+    return 3 * a
+
+
+_logged_with_a_vjp.defvjp(lambda a: (_logged_with_a_vjp(a), ()), lambda _, ct: (3 * ct,))
+
+
+def _logged(a, name):
+    lox.log({name: a})
+    return a
+
+
+def _scan_with_invariants(x):
+    """JAX moves out of a differentiated loop what is the same in every iteration."""
+    a = x[0]
+
+    def body(carry, _):
+        total = _logged_with_a_jvp(a) + _logged_with_a_vjp(a) + _logged_with_a_vjp(jnp.float32(4.0))
+        total += jax.jit(_logged, static_argnums=1)(a, "jit") + jax.checkpoint(lambda a: _logged(a, "checkpoint"))(a)
+        total += jax.lax.cond(a > 0, lambda a: _logged(a, "branch"), lambda a: _logged(2 * a, "branch"), a)
+        total += jax.lax.scan(lambda c, _: (_logged(c, "inner"), None), a, None, length=2)[0]
+        lox.log({"constant": 0.5, "carry": carry})
+        return jnp.sin(carry) * total, None
+
+    return jax.lax.scan(body, x[1], None, length=2)[0]
+
+
+def _invariants(x):
+    a = x[0]
+    total = 2 * a + 3 * a + 12 + 3 * a + (a if a > 0 else 2 * a)
+    fixed = {"jvp": [a] * 2, "vjp": [a, np.float32(4)] * 2, "jit": [a] * 2, "checkpoint": [a] * 2}
+    branch = [a if a > 0 else 2 * a] * 2
+    carry = [x[1], np.sin(x[1]) * total]
+    return {**fixed, "branch": branch, "inner": [a] * 4, "constant": [np.float32(0.5)] * 2, "carry": carry}
+
+
+@corpus(_invariants, batched_control=True)
+def invariants_of_a_scan_in_functions_with_custom_vjp(x):
+    return _scan_with_invariants(x)
+
+
+@corpus(_invariants, batched_control=True)
+def invariants_of_a_checkpointed_scan_in_functions_with_custom_vjp(x):
+    saves_some = jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_saveable, lambda prim, *_, **__: prim.name == "sin"
+    )
+    return jax.checkpoint(_scan_with_invariants, policy=saves_some)(x)
+
+
 # --- custom derivatives ----------------------------------------------------------------------------------------------
 
 

@@ -84,6 +84,27 @@ def _remove(place: Any) -> Callable[[], None]:
     return lambda: place.replace(original)
 
 
+def witnesses_without() -> Any:
+    """For each backport, what its witness finds with it and without it, and what it should."""
+    from lox._jax import backports
+    from tests.core.seam.witnesses import WITNESSES
+
+    needed = [port for port in backports.BACKPORTS if port.is_needed()]
+    originals = {port.name: port.place.find() for port in needed}
+    backports.install()
+    found = {}
+    for port in needed:
+        changed = port.place.find()
+        with_it, expected = WITNESSES[port.name]()
+        port.place.replace(originals[port.name])
+        jax.clear_caches()
+        without_it, _ = WITNESSES[port.name]()
+        port.place.replace(changed)
+        jax.clear_caches()
+        found[port.name] = {"expected": expected, "with": with_it, "without": without_it}
+    return found
+
+
 class _Logged(dict[str, Any]):
     """What a program gets from ``lox.log`` where there is no lox."""
 
@@ -140,7 +161,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-SCRIPTS = {script.__name__: script for script in (changed_places, without_a_place, programs)}
+SCRIPTS = {script.__name__: script for script in (changed_places, without_a_place, witnesses_without, programs)}
 
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]

@@ -79,6 +79,14 @@ def test_a_program_without_marks_is_the_same_with_and_without_lox(lox_is):
     assert [name for name in expected if found[name] != expected[name]] == []
 
 
+@pytest.mark.parametrize("port", NEEDED, ids=lambda port: port.name)
+def test_each_backport_is_needed_and_does_what_it_is_for(port):
+    """Where this JAX does without one, it goes: give it an ``until``."""
+    found = run("witnesses_without")[port.name]
+    assert found["with"] == found["expected"]
+    assert found["without"] != found["expected"], f"JAX {jax.__version__} no longer needs the backport {port.name!r}"
+
+
 def test_it_is_installed_once():
     """Whoever installs it again wraps nothing that is wrapped already."""
     backports.install()

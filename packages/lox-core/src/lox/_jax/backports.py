@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from lox._errors import IncompatibleJaxError
-from lox._jax import compat, once
+from lox._jax import checkpointed_scan, compat
 
 # --- the places ------------------------------------------------------------------------------------------------------
 
@@ -96,70 +96,21 @@ def _is_ours(effect: Any) -> bool:
 # --- scan: hoisting --------------------------------------------------------------------------------------------------
 
 
-def _hoist_all_but_marks(original: Callable[..., Any]) -> Callable[..., Any]:
-    def hoist(jaxpr: Any, *args: Any) -> Any:
-        if not any(map(_is_ours, jaxpr.effects)):
-            return original(jaxpr, *args)
-        with once.hoisting(True):
-            return original(jaxpr, *args)
+def _hoist_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def hoist(jaxpr: Any, consts: Any, num_residuals: int, *rest: Any) -> Any:
+        if any(map(_is_ours, jaxpr.effects)):
+            return jaxpr, consts, [False] * num_residuals, []
+        return original(jaxpr, consts, num_residuals, *rest)
 
     return hoist
 
 
-def _hoist_all_but_marks_in_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
+def _hoist_nothing_in_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     def rule(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
-        if not _holds_ours(eqn.params):
-            return original(saveable, unknown, instantiated, eqn)
-        with once.hoisting(True):
-            return original(saveable, unknown, instantiated, eqn)
+        take_apart = checkpointed_scan.take_apart if _holds_ours(eqn.params) else original
+        return take_apart(saveable, unknown, instantiated, eqn)
 
     return rule
-
-
-# --- conditionals, checkpoints and calls whose staged part has marks and no results ----------------------------------
-
-
-def _stage_whole(primitive: Attribute) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Where a mark would be in the part that is staged, all of it is, and its effect is kept."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
-            if _holds_ours(params) and _stages_marks(tracers, params):
-                return once.stage(trace, primitive.find(), tracers, params)
-            return original(trace, *tracers, **params)
-
-        return rule
-
-    return wrap
-
-
-def _stages_marks(tracers: Sequence[Any], params: dict[str, Any]) -> bool:
-    for jaxpr in _closed_jaxprs(params):
-        # The first operand of a conditional is its index, which the branches do not get.
-        unknown = [not tracer.is_known() for tracer in tracers[len(tracers) - len(jaxpr.in_avals) :]]
-        if any(map(_is_ours, compat.staged_part(jaxpr, unknown)[0].effects)):
-            return True
-    return False
-
-
-def _closed_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
-    """The jaxprs of an equation with their constants, which ``jaxprs_in_params`` leaves behind."""
-    for value in params.values():
-        for part in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(part, "eqns"):
-                yield part if hasattr(part, "consts") else compat.close(part, ())
-
-
-def _inline_calls(original: Callable[..., Any]) -> Callable[..., Any]:
-    def process_call(trace: Any, primitive: Any, fun: Any, tracers: Any, params: Any) -> Any:
-        # A call that stands in a jaxpr is the evaluation of a jaxpr.
-        inside = [part for part in getattr(fun.f, "args", ()) if hasattr(part, "effects")]
-        if not any(_is_ours(effect) for jaxpr in inside for effect in jaxpr.effects):
-            return original(trace, primitive, fun, tracers, params)
-        with compat.current_trace(trace):
-            return fun.call_wrapped(*tracers)
-
-    return process_call
 
 
 # --- while: the known part runs, and the whole loop is staged for the rest -------------------------------------------
@@ -247,7 +198,6 @@ def _ask_lanes(primitive: Attribute) -> Callable[[Callable[..., Any]], Callable[
 _PE = "jax._src.interpreters.partial_eval"
 _LOOPS = "jax._src.lax.control_flow.loops"
 _SCAN, _WHILE, _COND = (Attribute("jax.lax", f"{name}_p") for name in ("scan", "while", "cond"))
-_REMAT = Attribute("jax._src.ad_checkpoint", "remat_p")
 _PARTIAL_EVAL = Attribute(_PE, "custom_partial_eval_rules")
 _CHECKPOINT = Attribute(_PE, "partial_eval_jaxpr_custom_rules")
 _BATCHING = Attribute("jax._src.interpreters.batching", "fancy_primitive_batchers")
@@ -256,33 +206,14 @@ BACKPORTS = (
     Backport(
         "scan",
         Attribute(_LOOPS, "_scan_known_hoisting"),
-        _hoist_all_but_marks,
+        _hoist_nothing,
         "Differentiating a scan moves what is the same in every iteration out of the loop: a mark would run once, not n times.",
     ),
     Backport(
         "scan in checkpoint",
         Rule(_CHECKPOINT, _SCAN),
-        _hoist_all_but_marks_in_checkpoint,
+        _hoist_nothing_in_checkpoint,
         "The rule for scans in jax.checkpoint hoists in code of its own.",
-    ),
-    Backport(
-        "cond",
-        Rule(_PARTIAL_EVAL, _COND),
-        _stage_whole(_COND),
-        "A conditional that is staged is kept for its results only: marks have none.",
-    ),
-    Backport(
-        "checkpoint",
-        Rule(_PARTIAL_EVAL, _REMAT),
-        _stage_whole(_REMAT),
-        "A checkpoint that is staged is kept for its results only: marks have none.",
-    ),
-    Backport(
-        "calls",
-        Attribute(_PE, "JaxprTrace.process_call"),
-        _inline_calls,
-        "A call that is staged is kept for its results only. From 0.11 on calls keep their effects.",
-        until=(0, 11),
     ),
     Backport(
         "while",

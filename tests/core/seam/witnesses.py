@@ -1,0 +1,81 @@
+"""For each backport a program that is wrong without it: ``WITNESSES[name]() -> (found, expected)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import lox
+
+
+def _records(fun: Callable[..., Any], *args: Any) -> int:
+    """How many records of the key "k" a program has; a second one would be a record too many."""
+    logs = jax.eval_shape(lox.spool(fun), *args)[1]
+    return int(logs["k"].shape[0]) if "k" in logs.stacked else len(logs)
+
+
+def _loop(inside: Callable[[Any, Any], Any], length: int = 3) -> Callable[[Any, Any], Any]:
+    """``inside(c, a)`` in a scan, where ``a`` is the same in every iteration."""
+    return lambda x, a: lax.scan(lambda c, _: (jnp.sin(c) * inside(c, a), None), x, None, length=length)[0]
+
+
+def _log(a: Any) -> Any:
+    lox.log({"k": a})
+    return a
+
+
+def scan() -> tuple[Any, Any]:
+    return _records(jax.grad(_loop(lambda c, a: _log(a))), 1.0, 2.0), 3
+
+
+def scan_in_checkpoint() -> tuple[Any, Any]:
+    return _records(jax.grad(jax.checkpoint(_loop(lambda c, a: _log(a)))), 1.0, 2.0), 3
+
+
+def _steps(x: Any) -> Any:
+    return lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.sin(_log(c[1]))), (0, x))[1]
+
+
+def _counted(fun: Callable[[Any], Any]) -> int:
+    return int(lox.spool(fun, reduce="count")(1.0)[1]["k"])
+
+
+def while_loop() -> tuple[Any, Any]:
+    return _counted(lambda x: jax.linearize(_steps, x)[1](1.0)), 3
+
+
+def while_in_checkpoint() -> tuple[Any, Any]:
+    def f(x: Any) -> Any:
+        return jnp.sin(x) * lax.stop_gradient(_steps(jnp.cos(x)))
+
+    return _counted(jax.grad(jax.checkpoint(f))), 3
+
+
+def _delivered(program: Callable[[Any, Any], Any]) -> list[float]:
+    received: list[float] = []
+    tapped = lox.tap(_log, lambda logs: received.append(float(logs["k"])))
+    jax.vmap(lambda x: program(tapped, x))(jnp.array([1.0, -1.0]))
+    jax.effects_barrier()
+    return sorted(received)
+
+
+def lanes_of_cond() -> tuple[Any, Any]:
+    return _delivered(lambda tapped, x: lax.cond(x > 0, tapped, lambda x: x, x)), [1.0]
+
+
+def lanes_of_while() -> tuple[Any, Any]:
+    return _delivered(lambda tapped, x: lax.while_loop(lambda c: c < 1, lambda c: tapped(c) + 1, x)), [-1.0, 0.0]
+
+
+WITNESSES: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "scan": scan,
+    "scan in checkpoint": scan_in_checkpoint,
+    "while": while_loop,
+    "while in checkpoint": while_in_checkpoint,
+    "lanes of cond": lanes_of_cond,
+    "lanes of while": lanes_of_while,
+}
