@@ -200,7 +200,7 @@ def test_a_backend_to_which_every_run_exists_is_an_error(monkeypatch):
         def exists(self, name):
             return True
 
-    monkeypatch.setattr("lox.loggers._delivery.run._MOST_OF_A_NAME", 50)
+    monkeypatch.setattr("lox.loggers._delivery.names._MOST_OF_A_NAME", 50)
     with Forgetful() as logger, pytest.raises(RunExistsError, match=r"are said to exist.*Forgetful\.exists"):
         logger.init(jax.random.key(0))
 

@@ -16,7 +16,7 @@ import lox.loggers
 from lox.loggers._cli.main import main
 from lox.loggers._compare.characters import draw
 from lox.loggers._compare.curves import Curve, Look, Panel, Series, describe, over_runs
-from lox.loggers._delivery.run import short_names
+from lox.loggers._delivery.names import short_names
 
 
 @pytest.fixture(scope="module")

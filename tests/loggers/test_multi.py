@@ -54,15 +54,6 @@ def test_each_record_goes_once_to_each_logger_from_one_host_call(transform, tmp_
     assert len(calls) == 2 * (1 if transform == "spool" else 4)
 
 
-def test_each_logger_numbers_its_own_runs(tmp_path):
-    with SaveLogger(tmp_path) as earlier:
-        earlier.init(jax.random.key(0))
-    memory, saved = MemoryLogger(), SaveLogger(tmp_path)
-    with MultiLogger(memory, saved) as logger:
-        logger.init(jax.random.key(0))
-        assert [run.name for run in logger.runs] == ["0000000000000000", "0000000000000000-2"]
-
-
 def test_one_that_fails_does_not_stop_the_others():
     memory = MemoryLogger()
     logger = MultiLogger(Broken(), memory)

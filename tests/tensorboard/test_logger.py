@@ -48,6 +48,18 @@ def test_vmapped_runs_are_folders_of_their_own(tmp_path):
     assert sorted(scalars(folder)["x"][0] for folder in folders) == [(3, float(lane)) for lane in range(8)]
 
 
+def test_tensorboard_shows_the_names_that_runs_were_given(tmp_path):
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+
+    with TensorBoardLogger(tmp_path, name="lr={rate}/seed={lane}") as logger:
+        states = jax.vmap(logger.init)(
+            jax.random.split(jax.random.key(0), 2), {"rate": np.array([0.01, 0.1], np.float32)}
+        )
+        jax.vmap(lambda state, x: logger.log(state, {"x": x}, step=3))(states, np.arange(2.0))
+    shown = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload().Runs()
+    assert sorted(shown) == ["lr=0.01/seed=0", "lr=0.1/seed=1"]
+
+
 def test_more_runs_than_a_process_may_open_files(tmp_path):
     script = """
         import resource, sys

@@ -13,6 +13,7 @@ import pytest
 import lox
 from lox.loggers.testing import LoggerContract
 from lox.wandb import WandbLogger
+from lox.wandb._logger import _safe_id
 from lox.wandb._runfile import find_run_files
 from tests.wandb.offline import all_rows, config
 
@@ -48,13 +49,13 @@ class TestWandbLogger(LoggerContract):
 
     def read_config(self, folder: Path, name: str) -> Any:
         merged: dict[str, Any] = {}
-        for file in find_run_files(folder / "wandb", name):
+        for file in find_run_files(folder / "wandb", _safe_id(name)):
             merged |= config(file)
         return merged
 
     def read(self, folder: Path, name: str) -> lox.logdict:
         logs = lox.logdict()
-        for row in all_rows(folder, name):
+        for row in all_rows(folder, _safe_id(name)):
             values = {key: np.asarray(value) for key, value in _leaves(row) if key not in ("step", "epoch")}
             steps = {axis: dict.fromkeys(values, row[axis]) for axis in ("step", "epoch") if axis in row}
             logs = logs + lox.logdict(values, steps=steps)

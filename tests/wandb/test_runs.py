@@ -38,14 +38,31 @@ def test_runs_are_named_after_their_keys_and_share_a_group(make):
     }
 
 
-def test_a_name_goes_before_the_key_and_a_group_into_the_id(make):
-    logger = make(name="baseline", group="a/b")
+def test_a_group_goes_into_the_id(make):
+    logger = make(group="a/b")
     logger.init(KEY)
     (run,) = logger.runs
-    assert run.name == "baseline-0000000000000007"
-    assert run.group == "a/b"
+    assert (run.name, run.group) == ("0000000000000007", "a/b")
     assert run.id.startswith("a_b-")
     assert run.id.endswith("-0000000000000007")
+
+
+def test_names_and_groups_are_filled_in_for_each_run(make):
+    logger = make(name="lr={rate}/seed={lane}", group="lr={rate}")
+    rates = jnp.array([0.1, 0.1, 0.5])
+    jax.vmap(logger.init)(jax.random.split(KEY, 3), {"rate": rates})
+    runs = logger.runs
+    assert [run.name for run in runs] == ["lr=0.1/seed=0", "lr=0.1/seed=1", "lr=0.5/seed=2"]
+    assert [run.group for run in runs] == ["lr=0.1", "lr=0.1", "lr=0.5"]
+    assert len({run.id for run in runs}) == 3
+    assert not any(set("/=") & set(run.id) for run in runs)
+
+
+def test_a_group_with_an_unknown_field_is_told_before_a_run_opens(make):
+    logger = make(group="lr={rat}")
+    with pytest.raises(LoggerOptionError, match=r"WandbLogger: group='lr=\{rat\}' has the field 'rat'.*'rate'"):
+        logger.init(KEY, {"rate": 0.1})
+    assert logger.runs == ()
 
 
 def test_the_run_of_the_user_is_left_alone(make, tmp_path):

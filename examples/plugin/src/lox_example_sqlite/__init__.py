@@ -28,7 +28,7 @@ class ExampleSqliteLogger(Logger):
     """Writes to the database file `path`. Nested values get a row for each leaf; what is not one number is JSON."""
 
     def __init__(self, path: str | os.PathLike[str] = "lox.db", **options: Any) -> None:
-        super().__init__(**options)  # if_exists, on_error, processes, queue_size
+        super().__init__(**options)  # if_exists, on_error, processes, queue_size, name
         self.path = Path(path).absolute()  # also after a change of folder
         # Of all runs: the first writer that is flushed sends what all have gathered, in one transaction.
         self.pending: list[Pending] = []
@@ -58,6 +58,10 @@ class ExampleSqliteLogger(Logger):
         with connect(self.path) as database:
             database.execute("DELETE FROM records WHERE run = ?", [name])
             database.execute("DELETE FROM runs WHERE name = ?", [name])
+
+    def existing(self) -> list[str]:
+        with connect(self.path) as database:
+            return [name for (name,) in database.execute("SELECT name FROM runs ORDER BY name")]
 
     def written(self, name: str) -> dict[str, dict[str, np.ndarray]]:
         found: dict[str, list[dict[str, Any]]] = {}

@@ -97,7 +97,8 @@ def create(
     """A logger by name, `create("save", path="runs")`; several as one, `create(["console", "save:path=runs"])`; or
     those that the environment variable LOX_LOGGERS names, `create()`, the console where it is unset.
 
-    In a list, an item is a name, a name with options as in LOX_LOGGERS, a pair `(name, options)`, or a logger.
+    In a list, an item is a name, a name with options as in LOX_LOGGERS, a pair `(name, options)`, or a logger. `name=`, the
+    format of the names of runs, is for all of them.
 
     >>> with lox.loggers.create(["memory", "save:path=runs"]) as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -109,21 +110,21 @@ def create(
             raise LoggerOptionError(f"create takes one name, or a list of them: create({several!r}); got {spec!r}")
         name, written = parse_spec(spec)
         return _make(name, {**written, **options})
-    if options:
+    if other := options.keys() - {"name"}:
         raise LoggerOptionError(
-            f"options ({', '.join(options)}) belong to one logger, so name one. For several loggers, write "
+            f"options ({', '.join(sorted(other))}) belong to one logger, so name one. For several loggers, write "
             'create([("save", {"path": "runs"}), "console"])'
         )
     if spec is None:
         made = [create(each) for each in split_specs(os.environ.get(VARIABLE, "")) or ["console"]]
-        return made[0] if len(made) == 1 else get("multi")(*made)
+        return made[0] if len(made) == 1 and not options else get("multi")(*made, **options)
     if not isinstance(spec, Iterable):
         hint = "call it instead: " + spec.__name__ + "(...)" if isinstance(spec, type) else "for several, write a list"
         raise LoggerOptionError(f"create takes the name of a logger, such as 'save'; got {spec!r}; {hint}")
     items = list(spec)
     if not items:
         raise LoggerOptionError("create was given an empty list. Name at least one logger, such as 'console'")
-    return get("multi")(*[_make_item(item) for item in items])
+    return get("multi")(*[_make_item(item) for item in items], **options)
 
 
 def load_backend(backend: Backend) -> type[Logger]:

@@ -2,8 +2,8 @@
 
 Loggers are separated by commas, options by colons. A value is JSON where it reads as JSON (numbers,
 true, false, null, lists, quoted strings), also if these are written as in Python (True, False, None), and text
-otherwise. The option `path` is always text. Commas and colons inside brackets or quotes belong to the value, and so
-does a colon that no `option=` follows: `save:path=C:/runs`.
+otherwise. The options `path`, `name` and `group` are always text. Commas and colons inside brackets or quotes belong to
+the value, and so does a colon that no `option=` follows: `save:path=C:/runs`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from lox.loggers._errors import LoggerOptionError
 
 _PYTHON = {"True": True, "False": False, "None": None}
+_TEXT = frozenset({"path", "logdir", "name", "group"})  # a folder may be called 2024
 _OPTION = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
 
 
@@ -49,7 +50,7 @@ def _value(option: str, text: str) -> Any:
         value = _PYTHON[text] if text in _PYTHON else json.loads(text)
     except json.JSONDecodeError:
         return text
-    return text if option == "path" and not isinstance(value, str) else value  # a folder may be called 2024
+    return text if option in _TEXT and not isinstance(value, str) else value
 
 
 def _split(text: str, separator: str) -> list[str]:

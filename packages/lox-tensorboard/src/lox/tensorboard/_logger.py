@@ -89,6 +89,9 @@ class TensorBoardLogger(Logger):
     def exists(self, name: str) -> bool:
         return os.path.lexists(self.path / name)
 
+    def existing(self) -> list[str]:
+        return sorted({file.parent.relative_to(self.path).as_posix() for file in self.path.rglob("*tfevents*")})
+
     def remove(self, name: str) -> None:
         """Deletes the event files and the config that lox wrote, and nothing else that may lie in the run's folder."""
         _files.refuse_links(self.path, self.path / name)

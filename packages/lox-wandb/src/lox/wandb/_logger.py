@@ -9,7 +9,7 @@ import secrets
 import shutil
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import jax
 import wandb
 
 from lox.loggers import Logger, LoggerState, Run, RunExistsError
+from lox.loggers._delivery.names import check_format, fill_format
+from lox.loggers._delivery.run import NameFormat
 from lox.loggers._delivery.sink import _close_at_exit
 from lox.loggers.kinds import Kinds
 from lox.wandb._earlier import earlier_rows
@@ -36,12 +38,13 @@ from lox.wandb._summary import How, Summary
 from lox.wandb._values import SUPPORTED_KINDS, ValueEncoder
 from lox.wandb._writer import RunWriter
 
-_OWN = {"kinds", "summary", "sample_rate", "fps", "path", "if_exists", "on_error", "processes", "queue_size"}
-_BASE = {"if_exists", "on_error", "processes", "queue_size"}
+_BASE = {"if_exists", "on_error", "processes", "queue_size", "close_timeout", "name"}
+_OWN = _BASE | {"kinds", "summary", "sample_rate", "fps", "path"}
 
 
 class WandbLogger(Logger):
-    """Logs to Weights & Biases: each key that `init` is given opens a run, named after it, in one group.
+    """Logs to Weights & Biases: each key that `init` is given opens a run. All runs of a logger are in one group, unless
+    `group` says otherwise.
 
     Scalars are curves over the step axis they were logged with, arrays are histograms, nested values are `key/leaf`.
 
@@ -52,8 +55,10 @@ class WandbLogger(Logger):
         of min, max, mean, last, first, none, or several.
       sample_rate: of values of the kind audio, in frames per second. fps: of those of the kind video.
       path: where files go; wandb's name for it, `dir`, works too.
-      options: those of every logger (`if_exists`, `on_error`, `processes`, `queue_size`), and all that `wandb.init`
-        takes: `project`, `entity`, `group`, `config`, `mode`, `tags`, `settings`, ... `name` goes before the key's.
+      group: the group of each run: a format string over its config, `lane`, `key` and `process`, such as `"lr={rate}"`, or a
+        function of the `Run`, just as `name`.
+      options: those of every logger (`if_exists`, `on_error`, `processes`, `queue_size`, `name`), and all that `wandb.init`
+        takes: `project`, `entity`, `config`, `mode`, `tags`, `settings`, ...
 
     >>> from lox.wandb import WandbLogger
     >>> with WandbLogger(project="docs", mode="offline") as logger:
@@ -68,8 +73,11 @@ class WandbLogger(Logger):
         sample_rate: int = 44100,
         fps: int = 8,
         path: str | os.PathLike[str] | None = None,
+        group: str | Callable[[Run], str] | None = None,
         **options: Any,
     ) -> None:
+        check_format(BACKEND, "group", group)
+        self._group_format = group
         base = {name: options.pop(name) for name in _BASE & options.keys()}
         arguments = _with_folder(options, path)
         check_arguments(arguments, _OWN)
@@ -81,7 +89,7 @@ class WandbLogger(Logger):
             check_login(arguments)
         if self.mode != "disabled" and arguments.get("dir") is not None:
             check_folder(arguments["dir"])
-        self._group = effective(arguments, "group")
+        self._group = effective(arguments, "group") if group is None else None
         self._project = effective(arguments, "project")
         # As settled now: wandb would look at the environment as it was when its first run in this process began.
         settled = {name: effective(arguments, name) for name in ("dir", "entity", "project")}
@@ -150,13 +158,12 @@ class WandbLogger(Logger):
     # Helpers.
 
     def _run_id(self, name: str) -> str:
-        """The same for the same key, and another in another group: groups tell one experiment from the next."""
-        if self._group is None:
-            return name
-        safe = re.sub(r"[^A-Za-z0-9._-]", "_", self._group)[:40]
-        if safe != self._group:
-            safe = f"{safe}-{zlib.crc32(self._group.encode()):08x}"
-        return f"{safe}-{name}"
+        """The same for the same run, and another in another group: groups tell one experiment from the next."""
+        experiment = self._group_format if isinstance(self._group_format, str) else self._group
+        return _safe_id(name) if experiment is None else f"{_safe_id(experiment, 40)}-{_safe_id(name)}"
+
+    def _formats(self) -> dict[str, NameFormat | None]:
+        return {**super()._formats(), "group": self._group_format}
 
     def _files(self, name: str) -> list[Path]:
         """The run's files in wandb's folder. Runs of other projects may have the same id."""
@@ -168,12 +175,12 @@ class WandbLogger(Logger):
     def _start(self, run: Run, before: list[Path]) -> wandb.Run:
         if self._unreachable is not None:
             raise self._unreachable  # the other lanes would each wait just as long
-        prefix = self._arguments.get("name")
+        group = self._group if self._group_format is None else fill_format(BACKEND, "group", self._group_format, run)
         own = {
             "mode": self.mode,
             "id": self._run_id(run.name),
-            "name": run.name if prefix is None else f"{prefix}-{run.name}",
-            "group": self._group or self._group_of(before) or self._new_group,
+            "name": run.name,
+            "group": group or self._group_of(before) or self._new_group,
             "reinit": "create_new",
             "resume": self._resume(),
             "settings": light_settings(self._arguments.get("settings")),
@@ -211,6 +218,12 @@ class WandbLogger(Logger):
             "WANDB_MODE=offline (`wandb sync` uploads such runs later)."
         )
         return self._unreachable
+
+
+def _safe_id(text: str, longest: int = 64) -> str:
+    """Text as part of wandb's id of a run, different for different texts."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:longest]
+    return safe if safe == text else f"{safe}-{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def _with_folder(options: dict[str, Any], path: str | os.PathLike[str] | None) -> dict[str, Any]:

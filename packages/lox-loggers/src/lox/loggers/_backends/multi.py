@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import dataclasses
 
 import numpy as np
 
 from lox._host.delivery import Delivery
 from lox.loggers._delivery.logger import Logger, run_ids
-from lox.loggers._delivery.run import Run, Writer
+from lox.loggers._delivery.names import numbered
+from lox.loggers._delivery.opening import Siblings
+from lox.loggers._delivery.run import NameFormat, Run, Writer
 from lox.loggers._delivery.sink import Sink
 from lox.loggers._errors import LoggerOptionError, LoggerStateError
 
 
 class MultiLogger(Logger):
     """Delivers each record once to each of several loggers, from one traversal of the program.
+
+    A run has the same name in all of them. `name=` may be given here, or to one of the loggers.
 
     Every logger keeps its own runs, queue and options; one that fails does not stop the others. If several fail,
     their errors are raised together, as an exception group.
@@ -27,7 +30,7 @@ class MultiLogger(Logger):
     {'0000000000000000': {'loss': [0.25]}}
     """
 
-    def __init__(self, *loggers: Logger) -> None:
+    def __init__(self, *loggers: Logger, name: NameFormat | None = None) -> None:
         for logger in loggers:
             if not isinstance(logger, Logger):
                 raise LoggerOptionError(f"MultiLogger takes loggers; got {logger!r} (see lox.loggers.create)")
@@ -35,7 +38,7 @@ class MultiLogger(Logger):
             raise LoggerOptionError(
                 "MultiLogger was given the same logger twice, so every record would be written twice"
             )
-        super().__init__()
+        super().__init__(name=_one_name(name, loggers))
         self.loggers = loggers
         self._members: dict[int, tuple[int, ...]] = {}  # run id -> the id at each of the loggers
 
@@ -52,9 +55,23 @@ class MultiLogger(Logger):
     def _writes_here(self) -> bool:
         return any(logger._writes_here() for logger in self.loggers)
 
-    def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...], config: Mapping[str, Any]) -> int:
+    def _formats(self) -> dict[str, NameFormat | None]:
+        of_members = [logger._formats() for logger in self.loggers]
+        return {option: given for formats in of_members for option, given in formats.items()} | super()._formats()
+
+    def _tell_others(self) -> None:
+        for logger in self.loggers:
+            logger._tell_others()
+
+    def _can_open(self, run: Run, siblings: Siblings) -> bool:
+        return all(logger._can_open(run, siblings) for logger in self.loggers)
+
+    def _open_one(self, run: Run, siblings: Siblings) -> int:
         run_id = next(run_ids)
-        self._members[run_id] = tuple(logger._open_one(impl, process_index, words, config) for logger in self.loggers)
+        # The first name that all of them can use, so that it is the same in all.
+        candidates = (dataclasses.replace(run, name=name) for name in numbered(run.name))
+        named = next(filter(lambda each: self._can_open(each, siblings), candidates), run)
+        self._members[run_id] = tuple(logger._open_one(named, siblings) for logger in self.loggers)
         return run_id
 
     def _receive(self, delivery: Delivery) -> None:
@@ -69,3 +86,15 @@ class MultiLogger(Logger):
             return
         for logger, its_ids in zip(self.loggers, members.T, strict=True):
             logger._receive(delivery._replace(operands=its_ids.reshape(ids.shape)))
+
+
+def _one_name(name: NameFormat | None, loggers: tuple[Logger, ...]) -> NameFormat | None:
+    """The name of runs that a MultiLogger, or one of its loggers, was given."""
+    everyone = [("MultiLogger", name), *((type(logger).__name__, logger._formats()["name"]) for logger in loggers)]
+    given = {each: owner for owner, each in everyone if each is not None}
+    if len(given) > 1:
+        told = ", ".join(f"{each!r} ({owner})" for each, owner in given.items())
+        raise LoggerOptionError(
+            f"MultiLogger: a run has one name in all loggers, and these were given: {told}. Give one, to the MultiLogger"
+        )
+    return next(iter(given), None)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import lox
 from lox.loggers._compare import statistics
 from lox.loggers._compare.columns import Array, axes_of, numeric_columns
-from lox.loggers._delivery.run import short_names
+from lox.loggers._delivery.names import short_names
 from lox.loggers._errors import LoggerOptionError, RunFormatError
 from lox.loggers._readers import config as configs
 from lox.loggers._readers.runs import Runs

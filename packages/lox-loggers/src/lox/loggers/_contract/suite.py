@@ -214,6 +214,61 @@ class LoggerContract(Contract):
         assert self.records(name, "accuracy")[1] == rounded([0.1])
         assert self.records(name, "no_step")[1] == [3]
 
+    # Names.
+
+    def test_runs_have_the_names_that_a_format_gives_them(self) -> None:
+        logger = self.logger(name="lr={rate:.2g}/{env}/seed={lane}")
+        keys, rates = jax.random.split(jax.random.key(1), 2), jnp.asarray([0.1, 0.25])
+        states = jax.vmap(lambda key, rate: logger.init(key, {"rate": rate, "env": "Cart:Pole"}))(keys, rates)
+        names = [run.name for run in logger.runs]
+        assert names == ["lr=0.1/Cart%3APole/seed=0", "lr=0.25/Cart%3APole/seed=1"]
+        jax.vmap(lambda state, rate: logger.log(state, {"loss": rate}, step=1))(states, rates)
+        logger.close()
+        assert [self.records(name) for name in names] == [([1], rounded([0.1])), ([1], [0.25])]
+
+    def test_a_function_of_the_run_names_it_too(self) -> None:
+        logger = self.logger(name=lambda run: f"seed {run.lane} of {run.lane_index}")
+        jax.vmap(jax.vmap(logger.init))(jax.random.split(jax.random.key(1), (1, 2)))
+        assert [run.name for run in logger.runs] == ["seed 0 of (0, 0)", "seed 1 of (0, 1)"]
+
+    @pytest.mark.parametrize("if_exists", ["new", "error", "replace", "resume"])
+    def test_lanes_of_one_name_are_runs_of_their_own(self, if_exists: str) -> None:
+        """Paired seeds: the same keys under several rates."""
+        logger = self.logger(if_exists=if_exists, name="baseline")
+        keys, rates = jax.random.split(jax.random.key(1), 2), jnp.asarray([1.0, 2.0])
+        init = jax.vmap(jax.vmap(logger.init, in_axes=(0, None)), in_axes=(None, 0))
+        states = init(keys, {"rate": rates})
+        names = [run.name for run in logger.runs]
+        assert names == ["baseline", "baseline-2", "baseline-3", "baseline-4"]
+        values = jnp.arange(4.0).reshape(2, 2)
+        jax.vmap(jax.vmap(lambda state, x: logger.log(state, {"loss": x}, step=0)))(states, values)
+        logger.close()
+        assert [self.records(name)[1] for name in names] == [[0.0], [1.0], [2.0], [3.0]]
+
+    @pytest.mark.parametrize("if_exists", ["new", "error", "replace", "resume"])
+    def test_a_second_init_never_ends_the_run_of_the_first(self, if_exists: str) -> None:
+        logger = self.logger(if_exists=if_exists)
+        first, second = logger.init(jax.random.key(1)), logger.init(jax.random.key(1))
+        names = [run.name for run in logger.runs]
+        assert len(names) == (1 if if_exists == "resume" else 2)
+        logger.log(first, {"loss": 1.0}, step=0)
+        logger.log(second, {"loss": 2.0}, step=1)
+        logger.close()
+        assert [value for name in names for value in self.records(name)[1]] == [1.0, 2.0]
+
+    def test_what_is_wrong_with_a_name_is_told_before_a_run_opens(self) -> None:
+        wrong: list[tuple[str, dict[str, Any], str]] = [
+            ("{rat}", {"rate": 1.0}, r"field 'rat'.*'rate'.*'lane', 'key', 'process'"),
+            ("{net.width}", {"net": {"depth": 3}}, r"'net' has no 'width'; it has 'depth'"),
+            ("{env:.2g}", {"env": "CartPole"}, "cannot be written as '.2g'"),
+            ("{env}", {"env": "../CartPole"}, "would leave the folder"),
+        ]
+        for name, config, message in wrong:
+            logger = self.logger(name=name)
+            with pytest.raises(LoggerOptionError, match=message):
+                logger.init(jax.random.key(1), config)
+            assert not logger.runs
+
     # Configs.
 
     def test_the_config_of_each_lane_is_kept_with_what_is_static(self) -> None:
@@ -289,20 +344,20 @@ class LoggerContract(Contract):
                 name = self.only_run(logger)
             assert self.config(name) == (config or {"rate": 2.0})
 
-    def _earlier(self) -> str:
+    def _earlier(self, **options: Any) -> str:
         """The name of a run with steps 0 to 4, left by an earlier logger."""
         if type(self.logger()).exists is Logger.exists:
             pytest.skip("this backend does not know earlier runs")
-        with self.logger() as logger:
+        with self.logger(**options) as logger:
             state = logger.init(jax.random.key(1))
             name = self.only_run(logger)
             for step in range(5):
                 logger.log(state, {"loss": 1.0}, step=step)
         return name
 
-    def _again(self, if_exists: str) -> str:
+    def _again(self, if_exists: str, **options: Any) -> str:
         """Steps 3 to 6 from a second logger; the name of its run."""
-        with self.logger(if_exists=if_exists) as logger:
+        with self.logger(if_exists=if_exists, **options) as logger:
             state = logger.init(jax.random.key(1))
             name = self.only_run(logger)
             for step in range(3, 7):
@@ -315,6 +370,15 @@ class LoggerContract(Contract):
         assert second != first
         assert self.records(first) == (list(range(5)), [1.0] * 5)
         assert self.records(second) == (list(range(3, 7)), [2.0] * 4)
+
+    @pytest.mark.parametrize("if_exists", ["new", "replace", "resume"])
+    def test_if_exists_looks_at_the_names_that_were_given(self, if_exists: str) -> None:
+        first = self._earlier(name="mine/a")
+        other = self._earlier(name="mine/b")
+        again = self._again(if_exists, name="mine/a")
+        assert (first, other, again) == ("mine/a", "mine/b", "mine/a-2" if if_exists == "new" else "mine/a")
+        assert self.records(other) == (list(range(5)), [1.0] * 5)
+        assert self.records(again)[0][-4:] == [3, 4, 5, 6]
 
     def test_error_refuses(self) -> None:
         first = self._earlier()

@@ -34,6 +34,12 @@ class ConfigTemplate:
         config: dict[str, Any] = _filled(self._template, {i: np.asarray(array[lane]) for i, array in arrays.items()})
         return config
 
+    def sample(self) -> dict[str, Any]:
+        """A config of the same form, with zeros for the arrays."""
+        zeros = {i: np.zeros(array.shape, array.dtype) for i, array in self.arrays.items()}
+        config: dict[str, Any] = _filled(self._template, zeros)
+        return config
+
     def _without_arrays(self, value: Any, path: str) -> Any:
         """A copy with a gap for each JAX array. What is numpy's stays on the host, where 64 bits, text and dates
         stay what they are. Under `vmap`, what differs between the lanes is JAX's."""

@@ -13,8 +13,10 @@ itself, by the next call from Python: a spooled or tapped function, `init`, `log
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar
@@ -27,18 +29,20 @@ from lox._host.delivery import Delivery, Receiver, call, send
 from lox._jax import compat
 from lox.loggers._delivery.config import ConfigTemplate
 from lox.loggers._delivery.failures import is_telling
-from lox.loggers._delivery.opening import open_run
+from lox.loggers._delivery.names import check_format, fill_format, folded, safe_name, uses_process
+from lox.loggers._delivery.opening import Siblings, first_name, is_free, open_run
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import (
     IfExists,
     LoggerState,
+    NameFormat,
     OnError,
     Processes,
     Run,
     Writer,
     check_choice,
     check_state,
-    run_name,
+    default_name,
     words_of_key,
 )
 from lox.loggers._delivery.sink import Sink
@@ -55,11 +59,31 @@ R = TypeVar("R")
 # Ids are given out once for the whole process, so that a state of another logger is noticed.
 run_ids = itertools.count()
 
+_MOST_LANE_AXES = 16
+_MOST_TOLD = 8
+_log = logging.getLogger("lox.loggers")
+
 
 # The private names that Logger and its subclasses in these packages have in common.
-_OURS = frozenset({"_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive"})
+_OURS = frozenset(
+    {"_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_can_open", "_formats", "_tell_others", "_receive"}
+)
 _METHODS = frozenset(
-    ("init", "spool", "tap", "log", "flush", "close", "runs", "open", "exists", "remove", "written", "check_names")
+    (
+        "init",
+        "spool",
+        "tap",
+        "log",
+        "flush",
+        "close",
+        "runs",
+        "open",
+        "exists",
+        "remove",
+        "existing",
+        "written",
+        "check_names",
+    )
 )
 
 
@@ -77,6 +101,9 @@ class Logger(abc.ABC):
       queue_size: how many deliveries may wait to be written before the program has to wait.
       close_timeout: for how many seconds `close`, and the end of the program, wait for a backend that does not get on; then
         they say which it is and how many records it has. None: for ever.
+      name: what runs are called: a format string over the config of the run, and over `lane`, `key` and `process`, such as
+        `"lr={rate:.2g}/seed={lane}"`, or a function of the `Run`. Slashes are folders where a backend has folders. Without
+        it, runs are named after their keys.
 
     A backend of your own is a class with `open`:
 
@@ -108,6 +135,7 @@ class Logger(abc.ABC):
         processes: Processes = "first",
         queue_size: int = 1024,
         close_timeout: float | None = 60.0,
+        name: NameFormat | None = None,
     ) -> None:
         check_choice(self, "if_exists", if_exists, ("new", "error", "replace", "resume"))
         check_choice(self, "on_error", on_error, ("raise", "warn"))
@@ -120,6 +148,8 @@ class Logger(abc.ABC):
             raise LoggerOptionError(
                 f"{type(self).__name__}: close_timeout={close_timeout!r}; it must be a positive number of seconds, or None"
             )
+        check_format(type(self).__name__, "name", name)
+        self.__name = name
         self.if_exists = if_exists
         self.on_error = on_error
         self.processes = processes
@@ -169,6 +199,10 @@ class Logger(abc.ABC):
                 f"{type(self).__name__} cannot replace a run, because it does not define remove(name)"
             )
 
+    def existing(self) -> Iterable[str]:
+        """The names of all runs that are there. With `if_exists="replace"`, `close` tells which of them it has left alone."""
+        return ()
+
     def written(self, name: str) -> Steps:
         """Of the run of that name, for `if_exists="resume"`: for each key, the steps already there along each
         axis, `{"loss": {"step": array}}`. Records with those steps are then not written again."""
@@ -177,7 +211,9 @@ class Logger(abc.ABC):
     # What a user calls.
 
     def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
-        """Opens a run named after `key`; `jax.vmap(logger.init)(keys)` opens one for each.
+        """Opens a run, named as `name=` says, or after `key`; `jax.vmap(logger.init)(keys)` opens one for each.
+
+        Lanes are runs of their own also where they would have the same name: the later ones are numbered.
 
         config: what makes the run particular, such as its hyperparameters: numbers, text, None, arrays, and lists and
         mappings of these. Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets
@@ -186,6 +222,7 @@ class Logger(abc.ABC):
         self.__ready()
         words, impl = words_of_key(key)
         template = ConfigTemplate(type(self).__name__, config)
+        self.__check_formats(template, words)
         # The process is asked for here, not in the host call, which must not call JAX.
         host = functools.partial(self._open_lanes, impl, jax.process_index(), template)
         opened = call(host, (words, template.arrays), jax.ShapeDtypeStruct((), np.int32))
@@ -253,6 +290,7 @@ class Logger(abc.ABC):
         """
         for sink in self._sinks():
             sink.limit_patience()
+        self._tell_others()
         try:
             self.__settle(Sink.close)
         finally:
@@ -283,18 +321,45 @@ class Logger(abc.ABC):
         """Whether records that reach this process go anywhere."""
         return self.processes == "all" or jax.process_index() == 0
 
-    def _open_one(self, impl: str | None, process_index: int, words: tuple[int, ...], config: Mapping[str, Any]) -> int:
-        """Opens the run for a key and returns its id. A failure is kept, and the id leads nowhere."""
+    def _tell_others(self) -> None:
+        """Says which runs of an earlier experiment are still among those that replaced the rest of it."""
+        if self.if_exists != "replace" or self.__sink.closed or not self.__sink.runs:
+            return
+        nothing: Iterable[str] = ()
+        others = [name for name in self.__sink.ask(self.existing, nothing) if not self.__sink.has(name)]
+        if others:
+            shown = ", ".join(map(repr, others[:_MOST_TOLD])) + (", ..." if len(others) > _MOST_TOLD else "")
+            _log.warning(
+                "%s: %d other runs were there before, and still are: %s. if_exists='replace' replaces runs of the same "
+                "names only",
+                type(self).__name__,
+                len(others),
+                shown,
+            )
+
+    def _formats(self) -> dict[str, NameFormat | None]:
+        """The options that are filled in for each run."""
+        return {"name": self.__name}
+
+    def _can_open(self, run: Run, siblings: Siblings) -> bool:
+        """Whether `_open_one` would use just that name."""
+        name = self.__with_process(run)
+        return name is None or self.__sink.ask(functools.partial(is_free, self, self.__sink, name, siblings), True)
+
+    def _open_one(self, run: Run, siblings: Siblings) -> int:
+        """Opens a run and returns its id. A failure is kept, and the id leads nowhere."""
         run_id = next(run_ids)
-        if self.processes == "first" and process_index != 0:
+        name = self.__with_process(run)
+        if name is None:
             self.__sink.add(run_id, None)
             return run_id
-        name = run_name(words, impl, process_index if self.processes == "all" else None)
-        if self.if_exists == "resume" and (same := self.__sink.find(name)) is not None:
-            return same  # already open here: to continue it is to go on with it
-        self.__sink.add(
-            run_id, functools.partial(open_run, self, self.__sink, Run(name, words, process_index, config=config))
-        )
+        if self.if_exists == "resume":
+            name = first_name(name, self.__sink, siblings)
+            if (same := self.__sink.find(name)) is not None:
+                siblings.of(self.__sink).add(folded(name))
+                return same  # already open here: to continue it is to go on with it
+        named = dataclasses.replace(run, name=name)
+        self.__sink.add(run_id, functools.partial(open_run, self, self.__sink, named, siblings))
         return run_id
 
     def _receive(self, delivery: Delivery) -> None:
@@ -309,8 +374,12 @@ class Logger(abc.ABC):
     ) -> np.ndarray:
         words, arrays = operands
         ids = np.empty(lanes, np.int32)
-        for lane in np.ndindex(lanes):
-            ids[lane] = self._open_one(impl, process_index, tuple(words[lane].tolist()), config.fill(arrays, lane))
+        siblings = Siblings()
+        for number, lane in enumerate(np.ndindex(lanes)):
+            key = tuple(words[lane].tolist())
+            told = config.fill(arrays, lane)
+            run = Run(default_name(key, impl), key, process_index, config=told, lane=number, lane_index=lane)
+            ids[lane] = self._open_one(self.__named(run), siblings)
         return ids
 
     def __send(self, state: LoggerState, logs: lox.logdict) -> None:
@@ -321,6 +390,33 @@ class Logger(abc.ABC):
             self.__receive_now(state, to_host(logs))
 
     # Helpers.
+
+    def __check_formats(self, config: ConfigTemplate, words: jax.Array) -> None:
+        """What does not fit the config is found before a run is opened, also where `init` is compiled."""
+        run = Run("", (0,) * words.shape[-1], config=config.sample(), lane_index=(0,) * _MOST_LANE_AXES)
+        for option, given in self._formats().items():
+            if isinstance(given, str):
+                filled = fill_format(type(self).__name__, option, given, run)
+                if option == "name":
+                    safe_name(f"{type(self).__name__}: name={given!r}", filled)
+
+    def __named(self, run: Run) -> Run:
+        """The run with the name that `name=` gives it. Where that fails it keeps the one of its key, so that the records of
+        a program that is running have a place."""
+        if self.__name is None:
+            return run
+        try:
+            name = fill_format(type(self).__name__, "name", self.__name, run)
+            return dataclasses.replace(run, name=safe_name(f"{type(self).__name__}: name={self.__name!r}", name))
+        except Exception as error:
+            self.__sink.failures.add(error, f"naming the run of the key {run.name}")
+            return run
+
+    def __with_process(self, run: Run) -> str | None:
+        """The name with the index of the process where each writes runs of its own; None if another process writes it."""
+        if self.processes == "first":
+            return run.name if run.process_index == 0 else None
+        return run.name if uses_process(self.__name) else f"{run.name}-p{run.process_index}"
 
     def __receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
         """Nothing is being traced: straight to the host, where 64-bit values and text stay what they are."""

@@ -1,12 +1,14 @@
-"""How `init` opens a run: under which name, and what becomes of one that is there already."""
+"""How `init` opens a run: under which name, and what becomes of one that exists already."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from lox.loggers._delivery.names import folded, numbered
 from lox.loggers._delivery.resume import WrittenSteps
-from lox.loggers._delivery.run import Run, Writer, numbered
+from lox.loggers._delivery.run import Run, Writer
 from lox.loggers._delivery.sink import Sink
 from lox.loggers._errors import LoggerLoadError, RunExistsError
 
@@ -14,12 +16,65 @@ if TYPE_CHECKING:
     from lox.loggers._delivery.logger import Logger
 
 
-def open_run(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
-    """Finds the name and opens the run. Runs on the worker thread, like all that touches a backend."""
-    if logger.if_exists == "new" or not _taken(logger, sink, run.name):
-        return _open_new(logger, sink, run)
+class Siblings:
+    """The names that one `init` has given to its lanes. They are different also where keys, or what `name=` makes of
+    them, are equal."""
+
+    def __init__(self) -> None:
+        self._names: dict[Sink, set[str]] = {}
+
+    def of(self, sink: Sink) -> set[str]:
+        return self._names.setdefault(sink, set())
+
+
+def is_free(logger: Logger, sink: Sink, name: str, siblings: Siblings) -> bool:
+    """Whether a run can be opened under just that name. Runs on the worker thread, like all that touches a backend."""
+    if folded(name) in siblings.of(sink):
+        return False
+    if logger.if_exists == "resume":
+        return True
+    return not sink.has(name) and (logger.if_exists != "new" or not logger.exists(name))
+
+
+def open_run(logger: Logger, sink: Sink, run: Run, siblings: Siblings) -> tuple[Run, Writer, WrittenSteps | None]:
+    """Finds the name and opens the run. On the worker thread.
+
+    A name of this logger's own is passed over, whatever `if_exists` says: that is about runs that were there before.
+    """
+    for name in _candidates(logger, sink, run.name, siblings):
+        there = logger.exists(name)
+        if there and logger.if_exists == "new":
+            continue
+        named = dataclasses.replace(run, name=name)
+        try:
+            opened = _open_there(logger, named) if there else (named, _open(logger, named), None)
+        except RunExistsError:  # somebody else took the name since we looked
+            if logger.if_exists == "new":
+                continue
+            raise
+        siblings.of(sink).add(folded(name))
+        return opened
+    raise RunExistsError(
+        f"{type(logger).__name__}: {run.name!r} and all its numbered names are said to exist. If they do not, "
+        f"{type(logger).__name__}.exists or open is at fault"
+    )
+
+
+def first_name(name: str, sink: Sink, siblings: Siblings) -> str:
+    """The name that a resumed run has: that of the same place among equal names."""
+    return next(each for each in numbered(name) if folded(each) not in siblings.of(sink))
+
+
+def _candidates(logger: Logger, sink: Sink, name: str, siblings: Siblings) -> Iterator[str]:
+    if logger.if_exists != "resume":
+        return sink.unused(name)
+    # In a stable order: the second lane of a name goes on with the second run of that name, open or not.
+    return (each for each in numbered(name) if folded(each) not in siblings.of(sink) and not sink.has(each))
+
+
+def _open_there(logger: Logger, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
+    """Opens a run that an earlier logger left."""
     if logger.if_exists == "replace":
-        sink.retire(run.name)
         logger.remove(run.name)
         return run, _open(logger, run), None
     if logger.if_exists == "resume":
@@ -32,22 +87,6 @@ def open_run(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, Written
     )
 
 
-def _open_new(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, None]:
-    for name in numbered(run.name):
-        if _taken(logger, sink, name):
-            continue
-        named = dataclasses.replace(run, name=name)
-        try:
-            return named, _open(logger, named), None
-        except RunExistsError:  # somebody else took the name since we looked
-            if logger.if_exists != "new":
-                raise
-    raise RunExistsError(
-        f"{type(logger).__name__}: {run.name!r} and all its numbered names are said to exist. If they do not, "
-        f"{type(logger).__name__}.exists or open is at fault"
-    )
-
-
 def _open(logger: Logger, run: Run) -> Writer:
     writer = logger.open(run)
     if missing := [name for name in ("write", "flush", "close") if not callable(getattr(writer, name, None))]:
@@ -56,7 +95,3 @@ def _open(logger: Logger, run: Run) -> Writer:
             "writer with write(logs), flush() and close()"
         )
     return writer
-
-
-def _taken(logger: Logger, sink: Sink, name: str) -> bool:
-    return sink.find(name) is not None or logger.exists(name)

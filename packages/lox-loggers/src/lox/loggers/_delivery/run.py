@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 
 import lox
 from lox.loggers._delivery.config import plain
+from lox.loggers._delivery.names import fill_format
 from lox.loggers._errors import LoggerOptionError, LoggerStateError
 
 IfExists = Literal["new", "error", "replace", "resume"]
@@ -24,11 +25,13 @@ class Run:
     """One run that a backend is asked to open.
 
     Args:
-      name: unique among the runs of a logger, and safe as a file or folder name.
-      key: the words of the PRNG key that the run is named after.
+      name: unique among the runs of a logger, and safe as a path on every file system: its slashes are folders.
+      key: the words of the PRNG key that `init` was given.
       process_index: the JAX process that writes the run.
       resume: the run exists, and is to be continued.
       config: what `init` was told about the run: mappings, lists, numbers, text, None and numpy arrays.
+      lane: the number of the run among all lanes of its `init`.
+      lane_index: its place along each axis of these lanes, that of the outermost `vmap` first.
     """
 
     name: str
@@ -36,12 +39,26 @@ class Run:
     process_index: int = 0
     resume: bool = False
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
+    lane: int = 0
+    lane_index: tuple[int, ...] = ()
+
+    @property
+    def hex_key(self) -> str:
+        """The words of the key in hexadecimal digits."""
+        return "".join(f"{word:08x}" for word in self.key)
+
+    def format(self, text: str) -> str:
+        """Fills in a format string as `name=` does: `run.format("lr={rate:.2g}/seed={lane}")`."""
+        return fill_format("Run.format", "text", text, self)
 
     @property
     def plain_config(self) -> dict[str, Any]:
         """The config in the types that JSON has: arrays are numbers, or lists of them."""
         config: dict[str, Any] = plain(self.config)
         return config
+
+
+NameFormat = str | Callable[[Run], str]
 
 
 @runtime_checkable
@@ -108,32 +125,11 @@ def words_of_key(key: Any) -> tuple[jax.Array, str | None]:
     raise LoggerStateError(f"init takes a PRNG key, such as jax.random.key(0); got {key!r}")
 
 
-def run_name(words: tuple[int, ...], impl: str | None, process: int | None) -> str:
+def default_name(words: tuple[int, ...], impl: str | None) -> str:
     """The name for a key, different for different keys.
 
-    Each 32-bit word has a fixed number of digits, so words cannot run into each other; the kind of
-    key is told only where it is not JAX's usual one, and the process only where each writes its own.
+    Each 32-bit word has a fixed number of digits, so words cannot run into each other; the kind of key is told only where
+    it is not JAX's usual one.
     """
     name = "".join(f"{word:08x}" for word in words)
-    if impl is not None:
-        name = f"{impl}-{name}"
-    return name if process is None else f"{name}-p{process}"
-
-
-def short_names(names: Iterable[str]) -> dict[str, str]:
-    """For each name its first eight characters, or as many as tell all of them apart."""
-    names = list(names)
-    length = 8
-    while len({name[:length] for name in names}) < len(set(names)):
-        length += 1
-    return {name: name[:length] for name in names}
-
-
-_MOST_OF_A_NAME = 100_000
-
-
-def numbered(name: str) -> Iterator[str]:
-    """`name`, `name-2`, `name-3`, ...: what a run is called when the names before are taken."""
-    yield name
-    for number in range(2, _MOST_OF_A_NAME):
-        yield f"{name}-{number}"
+    return name if impl is None else f"{impl}-{name}"

@@ -15,7 +15,8 @@ import operator
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -24,11 +25,14 @@ import lox
 from lox._host.delivery import Delivery
 from lox.loggers._delivery.failures import Failures, describe, records_phrase
 from lox.loggers._delivery.merge import Joined, joined
+from lox.loggers._delivery.names import folded, numbered
 from lox.loggers._delivery.resume import WrittenSteps
 from lox.loggers._delivery.run import LaneWriter, Run, Writer
 from lox.loggers._delivery.tables import as_table, count_records, lane_of, nbytes
 from lox.loggers._delivery.worker import Worker
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
+
+T = TypeVar("T")
 
 
 class _Nowhere(enum.Enum):
@@ -36,7 +40,6 @@ class _Nowhere(enum.Enum):
 
     OTHER_PROCESS = "another process writes this run"
     FAILED = "the run could not be opened"
-    REPLACED = "a later init with if_exists='replace' has replaced the run"
     CLOSED = "the run is closed"
 
 
@@ -71,6 +74,8 @@ class Sink:
         self._closing = threading.RLock()  # a signal handler may close what its thread is closing
         self._pid = os.getpid()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
+        self._ids: dict[str, int] = {}  # by the name of the run
+        self._numbers: dict[str, int] = {}  # of a name, up to which number it is taken
         self._cut_short: set[str] = set()
         self._close_timeout = close_timeout
         self._at_hand: list[Joined] = []  # what is being written, the first last
@@ -89,10 +94,33 @@ class Sink:
 
     def find(self, name: str) -> int | None:
         """The id of the open run of that name."""
-        for run_id, entry in list(self._runs.items()):
-            if isinstance(entry, _OpenRun) and entry.run.name == name:
-                return run_id
-        return None
+        run_id = self._ids.get(folded(name))
+        entry = None if run_id is None else self._runs[run_id]
+        return run_id if isinstance(entry, _OpenRun) and entry.run.name == name else None
+
+    def has(self, name: str) -> bool:
+        """Whether a run was opened here under that name, or one that a file system may take for it."""
+        return folded(name) in self._ids
+
+    def unused(self, name: str) -> Iterator[str]:
+        """The name and its numbered ones, but for those that were all taken when it was last asked for."""
+        for number, candidate in enumerate(numbered(name, self._numbers.get(name, 1)), self._numbers.get(name, 1)):
+            self._numbers[name] = number
+            if not self.has(candidate):
+                yield candidate
+
+    def ask(self, question: Callable[[], T], otherwise: T) -> T:
+        """The answer to a question that only the worker thread may ask; `otherwise` if it fails."""
+        answers: list[T] = [otherwise]
+
+        def task() -> None:
+            with contextlib.suppress(Exception):
+                answers.append(question())
+
+        if not self.foreign:
+            with contextlib.suppress(LoggerClosedError):
+                self._worker.run(task, self._close_timeout)
+        return answers[-1]
 
     def add(self, run_id: int, open_run: Callable[[], tuple[Run, Writer, WrittenSteps | None]] | None) -> None:
         """Opens a run on the worker thread and waits for it. None: its records go nowhere."""
@@ -103,7 +131,8 @@ class Sink:
 
         def task() -> None:
             try:
-                self._runs[run_id] = _OpenRun(*open_run())
+                opened = self._runs[run_id] = _OpenRun(*open_run())
+                self._ids[folded(opened.run.name)] = run_id
             except BaseException as error:
                 self._failed(error, "opening a run")
 
@@ -114,13 +143,6 @@ class Sink:
         if self.foreign:
             return
         self._worker.submit(delivery, nbytes(delivery.logs))
-
-    def retire(self, name: str) -> None:
-        """Closes the run of that name, if it is open here. On the worker thread."""
-        for run_id, entry in self._runs.items():
-            if isinstance(entry, _OpenRun) and entry.run.name == name:
-                self._close_run(entry)
-                self._runs[run_id] = _Nowhere.REPLACED
 
     def flush(self) -> None:
         """Returns when everything queued so far has been written and flushed."""

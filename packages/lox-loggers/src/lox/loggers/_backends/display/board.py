@@ -12,7 +12,7 @@ import numpy as np
 import lox
 from lox.loggers import _tree
 from lox.loggers._backends.display.numbers import as_float, short
-from lox.loggers._delivery.run import short_names
+from lox.loggers._delivery.names import short_names
 
 _POINTS = 64  # numbers behind a sparkline, at most
 _MAX_TEXTS = 4  # different values of a config that are spelled out

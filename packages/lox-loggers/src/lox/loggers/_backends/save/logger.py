@@ -77,6 +77,9 @@ class SaveLogger(Logger):
         remove_config(in_folder(folder))
         remove_run(folder)
 
+    def existing(self) -> list[str]:
+        return sorted(file.parent.relative_to(self.path).as_posix() for file in self.path.rglob(FILE))
+
     def written(self, name: str) -> Steps:
         folder = self.path / name
         logs = Manifest.read(folder).logs if has_begun(folder) else {}

@@ -152,6 +152,10 @@ class LineLogger(Logger):
         path.unlink()
         legend_file(path).unlink(missing_ok=True)
 
+    def existing(self) -> list[str]:
+        files = self.path.rglob(f"*{self.suffix}")
+        return sorted(file.relative_to(self.path).as_posix().removesuffix(self.suffix) for file in files)
+
     def written(self, name: str) -> Steps:
         path = self._path(name)
         _files.refuse_links(self.path, path)

@@ -1,0 +1,157 @@
+"""Names of runs: what `name=` makes of a run, in a form that every file system takes.
+
+A name is a path: its slashes are folders where a backend has folders. Letters, digits and some marks stay as they are, and
+all else is percent-encoded, so that different names stay different and `urllib.parse.unquote` gives the text back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import string
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lox.loggers._errors import LoggerOptionError
+
+if TYPE_CHECKING:
+    from lox.loggers._delivery.run import Run
+
+_MARKS = frozenset("_-.=+,@ ()[]")
+# A name in front of these is a device on Windows, whatever the extension.
+_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
+_LONGEST = 200  # bytes; most file systems allow 255, and numbers, extensions and temporary names come on top
+_OWN_FIELDS = ("lane", "key", "process")
+_MOST_OF_A_NAME = 100_000
+
+
+def check_format(owner: str, option: str, given: Any) -> None:
+    """Refuses what is neither a format string nor a function."""
+    if given is None or callable(given):
+        return
+    if not isinstance(given, str) or not given:
+        raise LoggerOptionError(
+            f"{owner}: {option}={given!r}; it must be a format string, such as 'lr={{rate:.2g}}/seed={{lane}}', or a "
+            "function of the Run"
+        )
+    try:
+        unnamed = any(field is not None and not _parts(field) for _, field, *_ in string.Formatter().parse(given))
+    except ValueError as error:
+        raise LoggerOptionError(f"{owner}: {option}={given!r} is not a format string: {error}") from None
+    if unnamed:
+        raise LoggerOptionError(f"{owner}: {option}={given!r} has a field without a name: write {{lane}} or {{rate}}")
+
+
+def uses_process(given: Any) -> bool:
+    """Whether a format tells processes apart by itself."""
+    fields = string.Formatter().parse(given) if isinstance(given, str) else ()
+    return any(field is not None and _parts(field)[0] == "process" for _, field, *_ in fields)
+
+
+def fill_format(owner: str, option: str, given: Any, run: Run) -> str:
+    """What a format string, or a function, makes of a run."""
+    text = given(run) if callable(given) else _Fields(f"{owner}: {option}={given!r}").vformat(given, (), {"run": run})
+    if isinstance(text, str):
+        return text
+    raise LoggerOptionError(f"{owner}: the function given as {option}= must return a str; it returned {text!r}")
+
+
+class _Fields(string.Formatter):
+    """Looks fields up in the config of a run first: `{rate}`, `{net.width}`, `{net[width]}`; then among its own."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+
+    def get_field(self, field_name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        run: Run = kwargs["run"]
+        first, *rest = _parts(field_name)
+        config = run.plain_config
+        if first in config:
+            return self._descend(config[first], first, rest), first
+        if first not in _OWN_FIELDS:
+            raise self._unknown(field_name, config)
+        if first == "lane" and rest:
+            return self._descend(list(run.lane_index), first, rest), first
+        return {"lane": run.lane, "key": run.hex_key, "process": run.process_index}[first], first
+
+    def _descend(self, value: Any, path: str, rest: list[str]) -> Any:
+        for part in rest:
+            children = _children(value)
+            if part not in children:
+                there = f"it has {', '.join(map(repr, children))}" if children else "nothing is in it"
+                raise LoggerOptionError(f"{self._who}: {path!r} has no {part!r}; {there}")
+            value, path = children[part], f"{path}.{part}"
+        return value
+
+    def _unknown(self, field: str, config: Mapping[str, Any]) -> LoggerOptionError:
+        return LoggerOptionError(
+            f"{self._who} has the field {field!r}, which is neither in the config that init was given "
+            f"({', '.join(map(repr, config)) or 'none'}) nor one of {', '.join(map(repr, _OWN_FIELDS))}"
+        )
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        try:
+            return str(format(value, format_spec))
+        except (TypeError, ValueError) as error:
+            raise LoggerOptionError(f"{self._who}: {value!r} cannot be written as {format_spec!r}: {error}") from None
+
+
+def _children(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    return {str(i): item for i, item in enumerate(value)} if isinstance(value, list) else {}
+
+
+def _parts(field: str) -> list[str]:
+    return re.findall(r"[^.\[\]]+", field)
+
+
+def safe_name(who: str, name: str) -> str:
+    """A name that is a path below the folder of a logger on every file system, different for different names.
+
+    who: what an error says of where the name comes from.
+    """
+    parts = unicodedata.normalize("NFC", name).split("/")
+    if any(part.strip() in ("", ".", "..") for part in parts):
+        raise LoggerOptionError(
+            f"{who}: a run cannot have the name {name!r}: it would leave the folder of the logger. Between slashes, a "
+            "name has text that is not empty, '.' or '..'"
+        )
+    return "/".join(map(_safe_part, parts))
+
+
+def _safe_part(text: str) -> str:
+    part = "".join(char if char in _MARKS or char.isalnum() else _percent(char) for char in text)
+    if part[0] in ". " or part.split(".")[0].casefold() in _DEVICES:
+        part = _percent(part[0]) + part[1:]
+    if part[-1] in ". ":
+        part = part[:-1] + _percent(part[-1])
+    if len(part.encode()) <= _LONGEST:
+        return part
+    # Marked with what the whole was. `%%` stands in no other name.
+    return f"{part.encode()[:100].decode(errors='ignore')}%%{hashlib.sha256(part.encode()).hexdigest()[:32]}"
+
+
+def _percent(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+
+
+def folded(name: str) -> str:
+    """Equal for names that a file system may take for one."""
+    return name.casefold()
+
+
+def numbered(name: str, first: int = 1) -> Iterator[str]:
+    """`name`, `name-2`, `name-3`, ...: what a run is called when the names before are taken."""
+    return (name if number == 1 else f"{name}-{number}" for number in range(first, _MOST_OF_A_NAME))
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """For each name a short one: of names made of keys the first eight digits, or as many as tell all of them apart."""
+    names = list(names)
+    length = 8
+    while len({name[:length] for name in names}) < len(set(names)):
+        length += 1
+    of_keys = all(re.fullmatch(r"[0-9a-f]{8,}(-.*)?", name) for name in names)
+    return {name: name[:length] if of_keys else name for name in names}
