@@ -53,8 +53,8 @@ def main():
 
     stiffness = jnp.array([0.5, 2.0, 8.0])
     spooled = lox.spool(solve, capacity=options.capacity)
-    # One after the other: in a vmap, diffrax lets its loop run on for the lanes that are done.
-    _, logs = jax.jit(lambda stiffness: jax.lax.map(lambda mu: spooled(mu, options.end), stiffness))(stiffness)
+    # diffrax lets its loop run on for lanes that are done; each lane has the records of its own steps all the same.
+    _, logs = jax.jit(jax.vmap(lambda mu: spooled(mu, options.end)))(stiffness)
     for lane, mu in enumerate(stiffness):
         one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], logs).trim()
         times = one.t["field/velocity"]

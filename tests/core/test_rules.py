@@ -1,4 +1,4 @@
-"""Primitives with more to them than the laws show: derivative rules with marks of their own, solvers, meshes, calls."""
+"""Primitives with more to them than the laws show: rules with marks of their own, platforms, solvers, meshes, calls."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from jax.sharding import PartitionSpec as P
 
 import lox
@@ -16,6 +17,125 @@ X = jnp.array([0.5, -1.0, 2.0])
 
 def values(logs):
     return {key: np.asarray(value).tolist() for key, value in logs.items()}
+
+
+# --- rules for vmap --------------------------------------------------------------------------------------------------
+
+
+def square_with_vmap_rule(rule):
+    @jax.custom_batching.custom_vmap
+    def square(v):
+        lox.log({"v": v})
+        return v**2
+
+    @square.def_vmap
+    def _(axis_size, in_batched, vs):
+        return rule(vs), in_batched[0]
+
+    return square
+
+
+def mean_of_lanes(vs):
+    lox.log({"mean": vs.mean()})
+    return vs**2
+
+
+def test_a_vmap_outside_spool_shows_the_records_of_the_function_and_one_inside_those_of_the_rule():
+    square = square_with_vmap_rule(mean_of_lanes)
+    assert values(lox.spool(square)(X[0])[1]) == {"v": 0.5}
+    assert values(lox.spool(jax.vmap(square))(X)[1]) == {"mean": 0.5}
+    assert [values(each) for each in tapped(jax.vmap(square), X)[1]] == [{"mean": 0.5}]
+    assert values(lox.spool(jax.vmap(lox.nolog(square)))(X)[1]) == {}
+    assert values(lox.spool(lox.nolog(jax.vmap(square)))(X)[1]) == {}
+
+
+def test_a_vmap_rule_that_records_something_else_is_an_error_that_says_what_to_do_when_spool_is_inside():
+    square = square_with_vmap_rule(mean_of_lanes)
+    with pytest.raises(lox.LoxError, match=r"'mean' x 1 instead of 'v' x 1.*spool\(vmap\(f\)\)"):
+        jax.vmap(lox.spool(square))(X)
+
+    def pairs(vs):
+        lox.log({"v": vs[:2]})
+        return vs**2
+
+    with pytest.raises(lox.LoxError, match=r"of shape \(2,\) instead of one of shape \(\) for each lane"):
+        jax.vmap(lox.spool(square_with_vmap_rule(pairs)))(X)
+
+
+@pytest.mark.parametrize("options", [{"reduce": "sum"}, {"capacity": 2}, {"interval": 2}, {}], ids=str)
+def test_the_records_of_a_vmap_rule_are_folded_lane_by_lane(options):
+    def rule(vs):
+        def step(vs, _):
+            lox.log({"v": vs})
+            return vs + 1, None
+
+        return jax.lax.scan(step, vs, length=3)[0]
+
+    @jax.custom_batching.custom_vmap
+    def function(v):
+        return rule(v)
+
+    @function.def_vmap
+    def _(axis_size, in_batched, vs):
+        return rule(vs), True
+
+    def f(x):
+        return jax.lax.cond(x > 0, lambda x: function(x), lambda x: x, x) if "capacity" in options else function(x)
+
+    out, logs = jax.vmap(lox.spool(f, **options))(X)
+    for i, x in enumerate(X):
+        alone, own = lox.spool(f, **options)(x)
+        assert float(out[i]) == float(alone)
+        assert values(jax.tree.map(lambda leaf, i=i: leaf[i], logs).trim()) == values(own.trim())
+
+
+def test_a_tap_in_a_function_with_a_vmap_rule_asks_which_lanes_took_the_branch():
+    seen = []
+    sequential = jax.custom_batching.sequential_vmap(lox.tap(lambda v: (lox.log({"v": v}), v)[1], seen.append))
+    jax.vmap(lambda v: jax.lax.cond(v > 0, sequential, lambda v: v, v))(X)
+    jax.effects_barrier()
+    assert [float(logs["v"]) for logs in seen] == [0.5, 2.0]
+
+
+def test_forward_derivatives_of_a_function_with_a_vmap_rule():
+    square = square_with_vmap_rule(lambda vs: vs**2)
+    ones = jnp.ones(3)
+    (out, logs), (tangent, _) = jax.vmap(lambda v, t: jax.jvp(lox.spool(square), (v,), (t,)))(X, ones)
+    assert (out.tolist(), tangent.tolist()) == ((X**2).tolist(), (2 * X).tolist())
+    assert logs["v"].tolist() == X.tolist()
+
+
+# --- platforms -------------------------------------------------------------------------------------------------------
+
+
+def on_platforms(x):
+    def logged(key):
+        def run(x):
+            lox.log({key: x})
+            return x * 2
+
+        return run
+
+    return jax.lax.platform_dependent(x, cpu=logged("host"), cuda=logged("gpu"), default=logged("other"))
+
+
+def test_branches_for_platforms_that_differ_are_an_error_that_names_them():
+    with pytest.raises(
+        lox.LoxError,
+        match=r"'host' differently: the branch for cpu records it 1 time \(.*test_rules.py:\d+\); "
+        r"the branch for cuda does not record it; the branch for other platforms does not record it",
+    ):
+        lox.spool(on_platforms)(X)
+    logs = lox.spool(on_platforms, reduce="last")(X)[1]
+    assert values(logs) == {"host": X.tolist(), "gpu": [0, 0, 0], "other": [0, 0, 0]}
+
+
+def test_a_spooled_program_for_several_platforms_can_be_exported():
+    spooled = lox.spool(on_platforms, reduce="count")
+    exported = export.export(jax.jit(lambda x: dict(spooled(x)[1])), platforms=("cpu", "tpu"))(X)
+    assert exported.platforms == ("cpu", "tpu")
+    logs = exported.call(X)
+    assert (int(logs["host"]), int(logs["other"])) == (1, 0)
 
 
 # --- derivative rules ------------------------------------------------------------------------------------------------

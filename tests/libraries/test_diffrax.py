@@ -31,8 +31,7 @@ def solve(rate: Any, solver: Any = None, **options: Any) -> Any:
         dt0=STEP,
         y0=jnp.float32(1.0),
         args=rate,
-        max_steps=16,
-        **options,
+        **{"max_steps": 16, **options},
     ).ys[0]
 
 
@@ -94,17 +93,45 @@ def test_solves_in_parallel() -> None:
         assert_rows(lane(logs, i), {"y": seen})
 
 
-def test_the_loop_of_an_adaptive_solver_runs_in_every_lane_until_the_last_is_done() -> None:
-    """diffrax asks whether any lane goes on, so that the field really is evaluated in all of them, and recorded."""
+def adaptive(rate: Any, solver: Any) -> Any:
+    return solve(rate, solver, stepsize_controller=diffrax.PIDController(rtol=1e-3, atol=1e-4), max_steps=512)
 
-    def adaptive(rate: Any) -> Any:
-        controller = diffrax.PIDController(rtol=1e-3, atol=1e-4)
-        return solve(rate, diffrax.Tsit5(), stepsize_controller=controller)
 
-    rates = jnp.array([0.1, 8.0], jnp.float32)
-    spooled = lox.spool(adaptive, reduce="count")
-    ys, logs = jax.vmap(spooled)(rates)
-    np.testing.assert_allclose(ys, jax.vmap(adaptive)(rates), rtol=1e-6)
+RATES = jnp.array([0.1, 8.0, 1.0], jnp.float32)
+
+
+def test_each_lane_of_an_adaptive_solver_has_its_own_records() -> None:
+    """The loop runs on for lanes that are done."""
+    spooled = lox.spool(lambda rate: adaptive(rate, diffrax.Heun()), capacity=1024)
+    ys, logs = jax.vmap(spooled)(RATES)
+    _, of_gradients = jax.vmap(jax.grad(spooled, has_aux=True))(RATES)
+    lengths = set()
+    for i, rate in enumerate(RATES):
+        y, own = spooled(rate)
+        np.testing.assert_allclose(ys[i], y, rtol=1e-6)
+        lengths.add(int(own.counts["y"]))
+        for found in (lane(logs, i), lane(of_gradients, i)):
+            assert int(found.counts["y"]) == int(own.counts["y"])
+            assert_rows(found, {"y": own.trim()["y"]})
+            np.testing.assert_allclose(found.trim().t["y"], own.trim().t["y"], rtol=1e-5)
+    assert len(lengths) > 1
+
+
+def test_a_tap_of_an_adaptive_solver_delivers_each_lane_its_own_records() -> None:
+    heun = lambda rate: adaptive(rate, diffrax.Heun())  # noqa: E731
+    seen: list[Any] = []
+    jax.jit(jax.vmap(lox.tap(heun, seen.append)))(RATES)
+    jax.effects_barrier()
+    alone = [tapped(heun, rate)[1]["y"] for rate in RATES]
+    assert len(seen) == sum(map(len, alone))
+    np.testing.assert_allclose(
+        sorted(float(logs["y"]) for logs in seen), sorted(float(y) for rows in alone for y in rows), rtol=1e-5
+    )
+
+
+def test_a_stage_that_is_computed_again_for_another_lane_is_recorded() -> None:
+    """After a rejected first step, Tsit5 computes its first stage again, in all lanes, and goes on with that."""
+    spooled = lox.spool(lambda rate: adaptive(rate, diffrax.Tsit5()), reduce="count")
+    rates = RATES[:2]
     alone = [int(spooled(rate)[1]["y"]) for rate in rates]
-    assert alone[0] < alone[1]
-    assert logs["y"].tolist() == [alone[1], alone[1]]
+    assert jax.vmap(spooled)(rates)[1]["y"].tolist() == [alone[0] + 1, alone[1]]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lox
-from tests.libraries.checks import assert_rows
+from tests.libraries.checks import assert_rows, lane
 
 eqx = pytest.importorskip("equinox", reason="equinox is not installed: hatch run libs:test")
 optax = pytest.importorskip("optax", reason="optax is not installed")
@@ -99,6 +99,74 @@ def test_loops(kind: str) -> None:
         gradient, logs = jax.grad(lox.spool(looped, capacity=10), has_aux=True)(x)
         assert float(gradient) == 4 * 27.0
         assert_rows(logs, {"y": [1.0, 3.0, 9.0, 27.0]})
+
+
+def halve(kind: str, each: Any = lambda x: x) -> Any:
+    """Halves its argument until it is at most 1, and logs it before each step."""
+
+    def body(x: Any) -> Any:
+        lox.log({"x": x})
+        return x / 2
+
+    return lambda x: eqx.internal.while_loop(lambda x: x > 1, each(body), x, kind=kind, max_steps=16)
+
+
+LANES = jnp.array([2.0, 8.0, 0.5])
+OWN = [[2.0], [8.0, 4.0, 2.0], []]
+KINDS = ["lax", "checkpointed", "bounded"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_lane_of_a_loop_has_its_own_records(kind: str) -> None:
+    spooled = lox.spool(halve(kind), capacity=4)
+    runs = [jax.vmap(spooled)(LANES), jax.jit(jax.vmap(spooled))(LANES)]
+    if kind != "lax":
+        runs.append(jax.vmap(jax.grad(spooled, has_aux=True))(LANES))
+    for _, logs in runs:
+        assert [lane(logs, i).trim()["x"].tolist() for i in range(3)] == OWN
+    assert runs[0][0].tolist() == [1.0, 1.0, 0.5]
+    _, counts = jax.vmap(lox.spool(halve(kind), reduce=("count", "sum")))(LANES)
+    assert counts["x"]["count"].tolist() == [1, 3, 0]
+    assert counts["x"]["sum"].tolist() == [2.0, 14.0, 0.0]
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 2}, {"interval": 2}], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tap_of_a_loop_delivers_each_lane_its_own_records(kind: str, options: Any) -> None:
+    seen: list[float] = []
+    tapped = lox.tap(halve(kind), lambda logs: seen.extend(np.ravel(logs["x"]).tolist()), **options)
+    jax.jit(jax.vmap(tapped))(LANES)
+    jax.effects_barrier()
+    assert sorted(seen) == ([2.0, 2.0, 8.0] if "interval" in options else [2.0, 2.0, 4.0, 8.0])
+
+
+@pytest.mark.parametrize("kind", ["lax", "checkpointed"])
+def test_a_tap_inside_a_loop_asks_which_lanes_are_in_it(kind: str) -> None:
+    seen: list[float] = []
+    looped = halve(kind, lambda body: lox.tap(body, lambda logs: seen.append(float(logs["x"]))))
+    assert jax.jit(jax.vmap(looped))(LANES).tolist() == [1.0, 1.0, 0.5]
+    jax.effects_barrier()
+    assert seen == [2.0, 8.0, 4.0, 2.0]
+
+
+def test_a_loop_in_a_loop_in_lanes() -> None:
+    """Both loops run on for lanes that are done."""
+
+    def outer(x: Any) -> Any:
+        def body(x: Any) -> Any:
+            return eqx.internal.while_loop(lambda x: x > 1, inner, x, kind="lax") + 2.5
+
+        def inner(x: Any) -> Any:
+            lox.log({"x": x})
+            return x / 2
+
+        return eqx.internal.while_loop(lambda x: x < 3.5, body, x, kind="bounded", max_steps=4)
+
+    spooled = lox.spool(outer, capacity=16)
+    _, logs = jax.vmap(spooled)(LANES)
+    for i, x in enumerate(LANES):
+        own = spooled(x)[1].trim()["x"]
+        assert lane(logs, i).trim()["x"].tolist() == own.tolist()
 
 
 def test_the_gradient_in_lanes_of_a_checkpointed_loop_that_records_where() -> None:

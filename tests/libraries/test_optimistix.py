@@ -57,18 +57,17 @@ class TestOptimistix:
         np.testing.assert_allclose(rows["x"], seen, rtol=1e-6)
         assert len(seen) > 3
 
-    def test_every_lane_runs_until_the_last_is_done(self) -> None:
-        """The loops of optimistix ask whether any lane goes on: a lane's own records come first, then repetitions."""
+    def test_each_lane_has_its_own_records(self) -> None:
+        """The loops of optimistix ask whether any lane goes on."""
         spooled = lox.spool(self.logged, capacity=100)
         found, logs = jax.jit(jax.vmap(spooled))(STARTS)
         alone = [spooled(start) for start in STARTS]
         lengths = [int(logs.counts["x"]) for _, logs in alone]
         assert len(set(lengths)) > 1
-        assert logs.counts["x"].tolist() == [max(lengths)] * len(STARTS)
+        assert logs.counts["x"].tolist() == lengths
         for i, (value, own) in enumerate(alone):
             np.testing.assert_allclose(found[i], value, rtol=1e-4)
-            mine = lane(logs, i).trim()["x"][: lengths[i]]
-            np.testing.assert_allclose(mine, own.trim()["x"], rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(lane(logs, i).trim()["x"], own.trim()["x"], rtol=1e-3, atol=1e-4)
 
     @pytest.mark.xfail(
         jax.__version_info__ < (0, 10),

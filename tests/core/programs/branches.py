@@ -1,4 +1,5 @@
-"""cond and switch: branches that agree, that differ, that log nothing, alone and inside other control flow."""
+"""cond, switch and platform_dependent: branches that agree, that differ, that log nothing, alone and inside other control
+flow."""
 
 import jax
 import jax.numpy as jnp
@@ -168,3 +169,50 @@ def differing_branches_in_a_jit_in_a_scan(x):
         return jax.lax.cond(v > 0, lambda v: _logged("v", v), lambda v: 0 * v, v)
 
     return jax.lax.scan(lambda total, v: (total + keep_positive(v), None), 0.0, x)[0]
+
+
+# The tests run on the CPU.
+
+
+@corpus(lambda x: {"x": x[0], "n": [x[1], 2 * x[1]]})
+def platform_dependent_with_agreeing_branches(x):
+    def branch(scale):
+        def run(x):
+            lox.log({"x": scale * x[0]})
+            lox.log({"n": x[1]})
+            lox.log({"n": 2 * x[1]})
+            return scale * (x**2).sum()
+
+        return run
+
+    return jax.lax.platform_dependent(x, cpu=branch(1.0), tpu=branch(2.0), default=branch(3.0))
+
+
+def _of_an_accelerator(x):
+    lox.log({"accelerator": x})
+    return x.sum()
+
+
+@corpus(lambda x: {"cpu": [x[0]], "accelerator": []}, dynamic=True)
+def platform_dependent_with_differing_branches(x):
+    return jax.lax.platform_dependent(
+        x, cpu=lambda x: _logged("cpu", x[0]) * 2, cuda=_of_an_accelerator, rocm=_of_an_accelerator
+    )
+
+
+@corpus(lambda x: {"default": [x[1]], "tpu": []}, dynamic=True)
+def platform_dependent_on_a_platform_without_a_name(x):
+    return jax.lax.platform_dependent(
+        x, tpu=lambda x: _logged("tpu", x).sum(), default=lambda x: _logged("default", x[1])
+    )
+
+
+@corpus(lambda x: {"x": [v for v in x if v > 0], "other": []}, dynamic=True, batched_control=True)
+def platform_dependent_in_a_branch_in_a_scan(x):
+    def on_the_cpu(v):
+        return jax.lax.cond(v > 0, lambda v: _logged("x", v), lambda v: -v, v)
+
+    def step(total, v):
+        return total + jax.lax.platform_dependent(v, cpu=on_the_cpu, default=lambda v: _logged("other", v)), None
+
+    return jax.lax.scan(step, 0.0, x)[0]

@@ -19,7 +19,7 @@ R = TypeVar("R")
 Array = Any
 
 # Their rules are traced, or run, when the function has long returned: they are wrapped even where no mark is in sight.
-_WITH_RULES = frozenset(["custom_jvp_call", "custom_vjp_call"])
+_WITH_RULES = frozenset(["custom_jvp_call", "custom_vjp_call", "custom_vmap_call"])
 
 
 @explain_options({})

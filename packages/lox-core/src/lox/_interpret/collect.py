@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lox._interpret import table
+from lox._interpret import answers, table
 from lox._interpret.survey import Survey
 from lox._jax import compat
 from lox._marks.mark import Record, marking, marks_are_wanted
@@ -58,6 +58,7 @@ class Frame:
 
     Attributes:
       rows: records not yet in a store.
+      own: for variables that depend on other lanes of a ``vmap``, what a lane would have by itself (``answers``).
       nested: False in the outermost body, where gradients are stopped by the caller.
     """
 
@@ -66,6 +67,7 @@ class Frame:
         self.alive, self.env = context.alive, context.env
         self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
         self.rows = Rows()
+        self.own: dict[Any, Array] = {}
         self.nested = nested
 
     def context(self, numbers: frozenset[int], **changes: Any) -> Context:
@@ -133,6 +135,7 @@ class Collector:
                         continue
                     with compat.source_context(eqn, name_stack):
                         outs = self._step(eqn, invals, frame)
+                        answers.follow(frame, eqn, invals)
                     env.update(zip(eqn.outvars, outs, strict=True))
         return [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in body.outvars]
 

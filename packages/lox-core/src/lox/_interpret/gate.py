@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 
 from lox._host.primitive import HostEffect, deliver_p
+from lox._interpret.answers import asks_all_lanes
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey
 from lox._interpret.table import RULES
@@ -51,6 +52,7 @@ class _Equation(NamedTuple):
 
     primitive: Any
     params: dict[str, Any]
+    invars: tuple[Any, ...]
 
 
 class _Inside(threading.local):
@@ -74,7 +76,7 @@ def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
     """The batching rule of a primitive, for equations that hold host calls too."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        eqn = _Equation(primitive, params)
+        eqn = _Equation(primitive, params, tuple(object() for _ in args))
         plainly = functools.partial(batch, axis_data, args, dims, **params)
         if _inside.gated or not compat.holds_effect(params, HostEffect) or not compat.is_known_form(eqn):
             return plainly()
@@ -83,10 +85,15 @@ def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
             return RULES[primitive.name].run(Gate(), Frame(Context({})), eqn, list(args))
 
         with _inside.gates():
+            if primitive is jax.lax.cond_p:
+                differs, batched = dims[0] is not None, [True] * len(params["branches"][0].out_avals)
+            else:
+                batched = _batched(plainly)
+                differs = all(batched) or asks_all_lanes(params["cond_jaxpr"])
             # Where lanes differ in the condition, all results are batched; where not, all lanes are here or none is.
-            differs = dims[0] is not None if primitive is jax.lax.cond_p else all(_batched(plainly))
-            outs = compat.vmap_again(run, axis_data, dims)(*args) if differs else ()
-        return (outs, [0] * len(outs)) if differs else plainly()
+            out_dims = [0 if b else None for b in batched]
+            outs = compat.vmap_again(run, axis_data, dims, out_dims)(*args) if differs else ()
+        return (outs, out_dims) if differs else plainly()
 
     return rule
 

@@ -208,8 +208,9 @@ def in_sequence(parts: Iterable[Usages]) -> Usages:
     return total
 
 
-def in_branches(branches: list[Usages]) -> Usages:
-    """One of the branches runs: a count is known where all agree."""
+def in_branches(branches: list[Usages], names: list[str] | None = None) -> Usages:
+    """One of the branches runs: a count is known where all agree. ``names`` are for messages."""
+    names = names or _numbered(len(branches))
     total = in_sequence(branches)
     merged = {}
     for key, usage in total.items():
@@ -217,20 +218,24 @@ def in_branches(branches: list[Usages]) -> Usages:
         if None not in counts and len(set(counts)) == 1 and all(key in branch for branch in branches):
             merged[key] = usage._replace(records=counts[0], branched=True)
         else:
-            merged[key] = usage._replace(records=None, looped=True, why=_difference(key, branches))
+            merged[key] = usage._replace(records=None, looped=True, why=_difference(key, branches, names))
     return merged
 
 
-def _difference(key: str, branches: list[Usages]) -> str:
-    lines = []
+def _numbered(number: int) -> list[str]:
     # JAX keeps the branches of a cond in the order of a switch: the one for False comes first.
-    asides = (" (the one for False)", " (the one for True)") if len(branches) == 2 else ("",) * len(branches)
-    for i, (branch, aside) in enumerate(zip(branches, asides, strict=True)):
+    asides = (" (the one for False)", " (the one for True)") if number == 2 else ("",) * number
+    return [f"branch {i}{aside}" for i, aside in enumerate(asides)]
+
+
+def _difference(key: str, branches: list[Usages], names: list[str]) -> str:
+    lines = []
+    for branch, name in zip(branches, names, strict=True):
         if key not in branch:
-            lines.append(f"branch {i}{aside} does not record it")
+            lines.append(f"{name} does not record it")
         else:
             count = branch[key].records
             times = "a number of times that is not known" if count is None else f"{count} time{'s' * (count != 1)}"
             sites = ", ".join(dict.fromkeys(use.mark.site for use in branch[key].uses))
-            lines.append(f"branch {i}{aside} records it {times} ({sites})")
+            lines.append(f"{name} records it {times} ({sites})")
     return "branches: " + "; ".join(lines)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.custom_batching
 import jax.extend
 from jax._src import config as _config
 from jax._src import core as _core
@@ -68,11 +69,13 @@ def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
     batching.fancy_primitive_batchers[primitive] = rule
 
 
-def vmap_again(fun: Callable[..., Any], axis_data: Any, dims: Sequence[Any]) -> Callable[..., Any]:
-    """The ``vmap`` that a batching rule was called for, of another function."""
+def vmap_again(
+    fun: Callable[..., Any], axis_data: Any, dims: Sequence[Any], out_dims: Sequence[Any]
+) -> Callable[..., Any]:
+    """The ``vmap`` that a batching rule was called for, of another function, which returns a list."""
     name = None if axis_data.name is _core.no_axis_name else axis_data.name
     options = {"axis_size": axis_data.size, "axis_name": name, "spmd_axis_name": axis_data.spmd_name}
-    return jax.vmap(fun, in_axes=tuple(dims), **options)
+    return jax.vmap(fun, in_axes=tuple(dims), out_axes=list(out_dims), **options)
 
 
 def holds_effect(params: dict[str, Any], kinds: type[Effect] | tuple[type[Effect], ...]) -> bool:
@@ -322,15 +325,21 @@ def jit_of_equation(eqn: Any, run: Callable[..., Any], kept: Collection[Any]) ->
     return jax.jit(run, donate_argnums=tuple(i for i, donated in enumerate(variables) if donated))
 
 
+_SEQUENTIAL = jax.custom_batching.sequential_vmap(lambda: None).vmap_rule.__code__
+
+
+def is_sequential(rule: Any) -> bool:
+    """Whether a function with a rule for ``vmap`` was made by ``jax.custom_batching.sequential_vmap``."""
+    return getattr(getattr(rule, "rule", None), "__code__", None) is _SEQUENTIAL
+
+
 def is_known_form(eqn: Any) -> bool:
     """Whether lox knows this use of a primitive.
 
-    From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``. A conditional with
-    a branch for each platform cannot be made again by ``lax.switch``.
+    From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``.
     """
     prim = eqn.params.get("_prim")
-    known_primitive = prim is None or type(prim).__name__ == "CustomRoot"
-    return known_primitive and eqn.params.get("branches_platforms") is None
+    return prim is None or type(prim).__name__ == "CustomRoot"
 
 
 def key_impl_name(dtype: Any) -> str:

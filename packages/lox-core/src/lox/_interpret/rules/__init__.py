@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lox._interpret.rules import branches, calls, derivatives, loops, shard_map, solvers
+from lox._interpret.rules import branches, calls, derivatives, lanes, loops, shard_map, solvers
 from lox._interpret.table import RULES, Folding, Transparent
 
 
@@ -24,6 +24,7 @@ RULES.update(
         "checkpoint": Transparent(_param("jaxpr"), calls.run_checkpoint),
         "custom_jvp_call": Transparent(_param("call_jaxpr"), derivatives.run_custom_jvp),
         "custom_vjp_call": Transparent(_param("call_jaxpr"), derivatives.run_custom_vjp),
+        "custom_vmap_call": Transparent(_param("call"), lanes.run_custom_vmap),
         "scan": Folding(loops.scan_usages, loops.run_scan),
         "while": Folding(loops.while_usages, loops.run_while),
         "cond": Folding(branches.cond_usages, branches.run_cond),

@@ -47,12 +47,12 @@ def _evaluate_rule(
     # What goes into stores must have a store, and go there equally often: the stores cannot tell afterwards.
     there_are_stores = collector.stores_in(rule, folds=False) <= context.state.keys()
     if not there_are_stores or (context.state and recorded != wanted):
-        raise _conflict(_list_counts(recorded), _list_counts(wanted))
+        raise _conflict(describe_counts(recorded), describe_counts(wanted))
     outs, (state, rows) = evaluate_call(collector, rule, context, args)
     expected_state, expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, primal_args)[1])
-    fitting = _fit(rows, expected)
+    fitting = fit(rows, expected)
     if fitting is None or jax.tree.structure(state) != jax.tree.structure(expected_state):
-        raise _conflict(_describe(rows), _describe(expected))
+        raise _conflict(describe_rows(rows), describe_rows(expected))
     return outs, (jax.tree.map(lambda x, like: x.astype(like.dtype), state, expected_state), fitting)
 
 
@@ -60,7 +60,7 @@ def _counts(collector: Collector, jaxpr: Any) -> dict[str, int | None]:
     return {key: usage.records for key, usage in collector.survey(jaxpr).usages.items()}
 
 
-def _list_counts(counts: dict[str, int | None]) -> str:
+def describe_counts(counts: dict[str, int | None]) -> str:
     return ", ".join(f"{key!r} x {'?' if number is None else number}" for key, number in counts.items())
 
 
@@ -71,7 +71,7 @@ def _conflict(recorded: str, expected: str) -> ConflictError:
     )
 
 
-def _fit(rows: Rows, expected: Rows) -> Rows | None:
+def fit(rows: Rows, expected: Rows) -> Rows | None:
     """``rows`` with the order of keys, the types and the shared arrays of ``expected``; None if they are others."""
     if _outline(rows) != _outline(expected):
         return None
@@ -103,7 +103,7 @@ def _outline(rows: Rows) -> dict[str, Any]:
     }
 
 
-def _describe(rows: Rows) -> str:
+def describe_rows(rows: Rows) -> str:
     return ", ".join(map(_describe_key, rows.items())) or "nothing"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from lox._interpret import answers
 from lox._interpret.collect import Collector, Frame
 from lox._interpret.survey import Survey, Usages, in_sequence
 from lox._jax import compat
@@ -79,19 +80,24 @@ def run_while(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     body_consts, init = rest[: params["body_nconsts"]], rest[params["body_nconsts"] :]
     numbers = collector.stores_in(cond, folds=True) | collector.stores_in(body, folds=True)
     collector.settle(frame, numbers)
-    # The predicate is carried: the body can then tell which lanes of a vmap are still in the loop.
+    (asked,) = compat.open_jaxpr(cond)[0].outvars
+    # Carried besides the predicate: whether a lane of a vmap, by itself, is still in the loop.
     first = Frame(frame.context(numbers))
     (start,) = collector.body(cond, [*cond_consts, *init], first)
+    start_alone = answers.answer(first, asked, start)
 
     def step(carry: Any) -> Any:
-        _, carried, state, going = carry
+        _, carried, before, going = carry
         alive = frame.alive & going if collector.tracks_lanes else frame.alive
-        inner = Frame(frame.context(numbers, state=state, alive=alive))
+        inner = Frame(frame.context(numbers, state=before, alive=alive))
         outs = collector.run(body, [*body_consts, *carried], inner)
         (going_on,) = collector.run(cond, [*cond_consts, *outs], inner)
         collector.settle(inner, numbers)
-        return going_on, outs, inner.state, going_on
+        alone = answers.answer(inner, asked, going_on)
+        if alone is going_on:
+            return going_on, outs, inner.state, going_on
+        return going_on, outs, answers.select_state(going, inner.state, before), going & alone
 
-    _, outs, state, _ = jax.lax.while_loop(lambda carry: carry[0], step, (start, init, first.state, start))
+    _, outs, state, _ = jax.lax.while_loop(lambda carry: carry[0], step, (start, init, first.state, start_alone))
     frame.state.update(state)
     return outs

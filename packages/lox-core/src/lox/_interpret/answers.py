@@ -1,0 +1,62 @@
+"""What a lane of a ``vmap`` would answer by itself, where a program asks all lanes at once.
+
+A loop can be written so that it goes on, in every lane, as long as *any* lane wants to: the loops of equinox do, and
+libraries that solve with them. Their predicate has no lanes, so the loop stays a loop under ``vmap``, and the body selects
+what to keep. Such a predicate comes out of a primitive that ignores the batch. What went in is the lane's own answer.
+
+While a body is evaluated, ``Frame.own`` holds that answer for the predicate and for what is computed from it. Conditionals
+and loops look there to tell which lanes would be here by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lox._jax import compat
+from lox._storage.stores import select
+
+if TYPE_CHECKING:  # it evaluates equations with this
+    from lox._interpret.collect import Frame
+
+Array = Any
+
+# Primitives whose result has no lanes, whatever their operand has: equinox's. For one lane they are the identity.
+_ASK_ALL_LANES = frozenset(["unvmap_any", "unvmap_all", "unvmap_max", "nonbatchable"])
+
+
+def asks_all_lanes(jaxpr: Any) -> bool:
+    """Whether a condition is asked of all lanes at once."""
+    return any(eqn.primitive.name in _ASK_ALL_LANES for eqn in compat.open_jaxpr(jaxpr)[0].eqns)
+
+
+def follow(frame: Frame, eqn: Any, invals: list[Array]) -> None:
+    """Note what a lane by itself would compute, if an equation that was just evaluated depends on other lanes."""
+    asks = eqn.primitive.name in _ASK_ALL_LANES
+    if not asks and not (frame.own and any(_has_own(frame, atom) for atom in eqn.invars)):
+        return
+    own = [answer(frame, atom, value) for atom, value in zip(eqn.invars, invals, strict=True)]
+    if asks:
+        frame.own.update(zip(eqn.outvars, own, strict=False))
+    elif _is_logic(eqn):
+        frame.own.update(zip(eqn.outvars, compat.bind_eqn(eqn, own), strict=True))
+
+
+def _has_own(frame: Frame, atom: Any) -> bool:
+    return not isinstance(atom, compat.Literal) and atom in frame.own
+
+
+def _is_logic(eqn: Any) -> bool:
+    """Predicates and indices of branches, and what they are made of: scalars that can be computed a second time."""
+    return not eqn.effects and all(
+        getattr(var.aval, "shape", None) == () and getattr(var.aval.dtype, "kind", "") in "biu" for var in eqn.outvars
+    )
+
+
+def answer(frame: Frame, atom: Any, value: Array) -> Array:
+    """What a lane by itself would have as the value of a variable; ``value`` unless other lanes were asked."""
+    return frame.own.get(atom, value) if _has_own(frame, atom) else value
+
+
+def select_state(alone: Array, after: Any, before: Any) -> Any:
+    """The state after a body in lanes that would have run it by themselves, and before it in the others."""
+    return select(alone, after, before)
