@@ -16,7 +16,7 @@ PUBLIC = {
         LoxError Reducer __version__ log log_grad logdict nolog spool tap
     """,
     "lox.loggers": """
-        Backend ConsoleLogger CsvLogger DuplicateLoggerError JsonlLogger Logger LoggerClosedError LoggerLoadError
+        Backend ConsoleLogger CsvLogger DuplicateLoggerError JsonlLogger LaneWriter Logger LoggerClosedError LoggerLoadError
         LoggerNotFoundError LoggerOptionError LoggerState LoggerStateError LoggerWarning MemoryLogger MultiLogger
         ProgressLogger Reader ReaderError RecordError Recording Run RunExistsError RunFormatError Runs SaveLogger StoredRun
         UnreadableRunsError Writer available create get load

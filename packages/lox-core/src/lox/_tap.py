@@ -178,8 +178,8 @@ class Tapper(Collector):
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
         for together, due in self._due(frame, keys, record.where):
             mark = record.mark.pick(together)
-            number, store = self.buffers.get((mark, _types(record, together)), (None, None))
             leaves = [leaf for key in together for leaf in record.leaves[key]] + list(record.steps.values())
+            number, store = self.buffers.get(_label(mark, leaves), (None, None))
             if store is None or number not in frame.state:
                 stream, leaves = self._stream(frame, mark, leaves)
                 token = stream.send_one(leaves, due, frame.state.get(TOKEN))
@@ -224,7 +224,7 @@ class Tapper(Collector):
             if self._is_certain(frame, mark):
                 # Every device makes the call: put their values together.
                 gather = DeviceGather(handle, sizes, callers_here(frame.devices, frame.mesh))
-                handle = self.gathers.setdefault((mark, _shapes(leaves), gather.shape), gather)
+                handle = self.gathers.setdefault((_label(mark, leaves), gather.shape), gather)
                 operands = (_place(frame.mesh), frame.env)
             else:
                 leaves = [jnp.reshape(leaf, (1,) * len(sizes) + jnp.shape(leaf)) for leaf in leaves]
@@ -244,8 +244,9 @@ def _place(mesh: tuple[tuple[str, int], ...]) -> Array:
     return place
 
 
-def _shapes(leaves: Iterable[Any]) -> Any:
-    return tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
+def _label(mark: Mark, leaves: Iterable[Any]) -> tuple[Mark, Any]:
+    """What tells buffers apart: a call of ``lox.log``, with some of its keys, and the types that it was traced with."""
+    return mark, tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
 
 
 def _same_marks(usages: Usages) -> dict[str, Any]:
@@ -260,11 +261,6 @@ def _number(labels: dict[str, Any]) -> dict[str, int]:
     return {key: numbers.setdefault(label, len(numbers)) for key, label in labels.items()}
 
 
-def _types(record: Record, keys: tuple[str, ...]) -> Any:
-    leaves = [leaf for key in keys for leaf in record.leaves[key]]
-    return _shapes([*leaves, *record.steps.values()])
-
-
 def _buffers(survey: Survey, usages: Usages, options: TapOptions, packed: int) -> dict[Any, BatchStore]:
     """A buffer for each call of ``lox.log`` and each set of its keys that is delivered together."""
     counters = _number(_same_marks(usages)) if options.interval else dict.fromkeys(usages, 0)
@@ -273,7 +269,7 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions, packed: int) -
     for key, usage in usages.items():
         for use in usage.uses:
             if not use.mesh:
-                by_mark.setdefault((use.mark, _shapes(use.operands)), {})[key] = use
+                by_mark.setdefault(_label(use.mark, use.operands), {})[key] = use
     for (mark, _), uses in by_mark.items():
         steps = next(iter(uses.values())).steps
         groups: dict[int, list[str]] = {}
@@ -285,7 +281,8 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions, packed: int) -
                 Aval(leaf.shape, leaf.dtype, sharding=sharding.split_of(leaf))
                 for leaf in (*leaves, *(s for _, s in steps))
             ]
-            label = (mark.pick(tuple(together)), tuple((tuple(aval.shape), aval.dtype) for aval in avals))
             assert options.batch is not None
-            stores[label] = BatchStore(options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]), packed)
+            stores[_label(mark.pick(tuple(together)), avals)] = BatchStore(
+                options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]), packed
+            )
     return stores

@@ -9,8 +9,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 import lox
-from lox.loggers._delivery.run import LaneWriter
-from lox.loggers._delivery.tables import as_table, lane_of
+from lox.loggers import LaneWriter
 from lox.loggers.kinds import Column, Kinds
 from lox.tensorboard._batch import encode
 from lox.tensorboard._clock import Clock
@@ -74,13 +73,13 @@ class TensorBoardWriter(LaneWriter):
         self._lanes.clock.follow(self._clock)
         self._write_out()
 
-    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> None:
+    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> bool:
         block = self._lanes.encode(logs, len(lane)) if self._knows_axis_of(logs) else None
-        if block is not None and self._clock.take(block.wall_times):
-            self._file.take(block.of(lane), len(block.wall_times))
-            self._write_out()
-        else:
-            self.write(as_table(lane_of(logs, lane)))
+        if block is None or not self._clock.take(block.wall_times):
+            return False
+        self._file.take(block.of(lane), len(block.wall_times))
+        self._write_out()
+        return True
 
     def flush(self) -> None:
         self._write_out()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
 import secrets
@@ -19,7 +18,6 @@ import wandb
 from lox.loggers import Logger, LoggerState, Run, RunExistsError
 from lox.loggers._delivery.names import check_format, fill_format
 from lox.loggers._delivery.run import NameFormat
-from lox.loggers._delivery.sink import _close_at_exit
 from lox.loggers.kinds import Kinds
 from lox.wandb._earlier import earlier_rows
 from lox.wandb._errors import BACKEND, WandbError, WandbOptionError
@@ -108,9 +106,7 @@ class WandbLogger(Logger):
     def open(self, run: Run) -> RunWriter:
         before = self._files(run.name) if self.if_exists == "resume" else []
         opened = self._start(run, before)
-        # wandb ends its runs at interpreter exit, and what is registered last runs first.
-        atexit.unregister(_close_at_exit)
-        atexit.register(_close_at_exit)
+        self.close_first_at_exit()  # wandb ends its runs at interpreter exit
         try:
             earlier = earlier_rows(opened, before) if before or opened.resumed else None
             encoder = ValueEncoder(*self._rates)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import lox
+from lox._logdict.table import as_table
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import LaneWriter, Run
-from lox.loggers._delivery.tables import as_table, join_tables, lane_of
+from lox.loggers._delivery.tables import join_tables, lane_of
 
 
 class MemoryLogger(Logger):
@@ -56,8 +57,9 @@ class MemoryWriter(LaneWriter):
     def write(self, logs: lox.logdict) -> None:
         self._parts.append((logs, None))
 
-    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> None:
+    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> bool:
         self._parts.append((logs, lane))
+        return True
 
     def logs(self) -> lox.logdict:
         """Joined once, however often it is asked for."""

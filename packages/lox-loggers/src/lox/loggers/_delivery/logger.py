@@ -45,7 +45,7 @@ from lox.loggers._delivery.run import (
     default_name,
     words_of_key,
 )
-from lox.loggers._delivery.sink import Sink
+from lox.loggers._delivery.sink import Sink, close_first_at_exit
 from lox.loggers._delivery.tables import check_record, host_record, one_record, to_host, with_all_parts
 from lox.loggers._errors import (
     LoggerClosedError,
@@ -83,6 +83,7 @@ _METHODS = frozenset(
         "existing",
         "written",
         "check_names",
+        "close_first_at_exit",
     )
 )
 
@@ -278,6 +279,12 @@ class Logger(abc.ABC):
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
         """A backend that cannot take some names raises here, before anything is delivered; from a compiled program, before
         it runs."""
+
+    @staticmethod
+    def close_first_at_exit() -> None:
+        """For `open`: closes loggers that are still open at interpreter exit before what any library has registered for
+        that moment. Call it after such a library has started."""
+        close_first_at_exit()
 
     def flush(self) -> None:
         """Returns when every record that was logged before has been written and flushed."""

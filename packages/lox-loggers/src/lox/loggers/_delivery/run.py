@@ -76,11 +76,20 @@ class Writer(Protocol):
 
 
 class LaneWriter(Writer):
-    """A writer that need not look at its records yet: from a `vmap` it gets the logs of all lanes, as they came,
-    and which of the lanes is its own."""
+    """A writer that can share work between the lanes of a `vmap`: all of them get the same logs object, one after the other.
+
+    A base class for writers that encode all lanes at once, or that look at their records later.
+    """
 
     @abc.abstractmethod
-    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> None: ...
+    def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> bool:
+        """Takes the records of one lane. Returns False to get them by `write` instead, as a table of their own.
+
+        Args:
+          logs: what all lanes recorded, as numpy. The axes of the lanes come first; after them, keys in `logs.stacked` have an
+            axis of records. Counts may be arrays with an entry for each lane.
+          lane: the index of this writer's lane along the first axes.
+        """
 
 
 @jax.tree_util.register_dataclass

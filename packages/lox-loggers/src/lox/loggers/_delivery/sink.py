@@ -23,12 +23,13 @@ import numpy as np
 
 import lox
 from lox._host.delivery import Delivery
+from lox._logdict.table import as_table
 from lox.loggers._delivery.failures import Failures, describe, records_phrase
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.names import folded, numbered
 from lox.loggers._delivery.resume import WrittenSteps
 from lox.loggers._delivery.run import LaneWriter, Run, Writer
-from lox.loggers._delivery.tables import as_table, count_records, lane_of, nbytes
+from lox.loggers._delivery.tables import count_records, lane_of, nbytes
 from lox.loggers._delivery.worker import Worker
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
 
@@ -232,7 +233,8 @@ class Sink:
             self._doing = f"writing to run {entry.run.name!r}"
             self._worker.made_progress()
             try:
-                entry.lane_writer.write_lane(delivery.logs, lane)
+                if not entry.lane_writer.write_lane(delivery.logs, lane):
+                    self._write(run_id, lane_of(delivery.logs, lane), number)
             except BaseException as error:
                 if isinstance(error, RecordError) and _lost_records(error) is None:
                     # Nothing was written: it says again which record is at fault.
@@ -372,3 +374,9 @@ def _despite_signals(finish: Callable[[], None]) -> None:
 
 
 atexit.register(_close_at_exit)
+
+
+def close_first_at_exit() -> None:
+    """Closes loggers before the exit handlers that were registered so far: what is registered last runs first."""
+    atexit.unregister(_close_at_exit)
+    atexit.register(_close_at_exit)

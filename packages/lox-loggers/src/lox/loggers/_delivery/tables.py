@@ -1,14 +1,15 @@
-"""Logs as tables of numpy: the form in which they reach a writer, whether they come from Python or from a running program."""
+"""Logs on the host: from Python or from a running program, as numpy, lane by lane, one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 import lox
+from lox._logdict.table import map_steps
 from lox._storage.words import label_key_words
 from lox.loggers._errors import LoggerStateError, RecordError
 
@@ -39,7 +40,7 @@ def host_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdic
 def to_host(logs: lox.logdict) -> lox.logdict:
     """The same logs as numpy arrays that nobody else can change any more."""
     data = {key: _value_to_host(key, value) for key, value in logs.items()}
-    steps = _map_steps(logs, lambda key, step: _to_numpy("a step", step))
+    steps = map_steps(logs, lambda key, step: _to_numpy("a step", step))
     counts = {key: count if type(count) is int else np.asarray(count) for key, count in logs.counts.items()}
     return lox.logdict._make(data, steps, counts, logs.stacked, dict(logs._bounds))
 
@@ -63,100 +64,13 @@ def is_partial(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated
 
 
-def as_table(logs: lox.logdict) -> lox.logdict:
-    """`logs.table()` for logs that are numpy already, with less to do where there is less to do, with one number a
-    record for each step axis, and with the number of rows as the count of each key: that of the records behind a
-    reduction, or before a bound, is not what a writer is given."""
-    return _with_own_counts(_with_scalar_steps(_as_columns(_with_one_count(logs))))
-
-
-def _with_one_count(logs: lox.logdict) -> lox.logdict:
-    """From a shard_map, a key whose number of records is not fixed comes with a count for each device. Where these are
-    the same, and so are the steps, a record has the values of all devices. Elsewhere those of each device are records
-    of their own, in the order in which the devices made them."""
-    by_device = [key for key in logs if type(logs.counts[key]) is not int and np.ndim(logs.counts[key])]
-    if not by_device:
-        return logs
-    logs = logs.filter(lambda key: key not in by_device or bool(np.any(logs.counts[key])))
-    by_device = [key for key in by_device if key in logs]
-    data, counts, bounds = dict(logs), dict(logs.counts), dict(logs._bounds)
-    steps = {axis: dict(by_key) for axis, by_key in logs.steps.items()}
-    for key in by_device:
-        single, number = key not in logs.stacked, np.asarray(counts[key])
-        axes = [axis for axis, by_key in steps.items() if key in by_key]
-        value, key_steps = data[key], [steps[axis][key] for axis in axes]
-        if single:  # a reduction: there is one if there was a record
-            value, *key_steps = jax.tree_util.tree_map(lambda leaf: leaf[None], (value, *key_steps))
-        rows = len(jax.tree_util.tree_leaves(value)[0])
-        number = np.minimum(number, 1 if single else rows)
-        used = np.arange(rows).reshape(-1, *[1] * number.ndim) < number
-        flat_steps = [step.reshape(rows, -1) for step in key_steps]
-        alike = (number == number.flat[0]).all() and all(
-            (step == step[:, :1])[: number.flat[0]].all() for step in flat_steps
-        )
-        kept: Any = slice(number.flat[0]) if alike else used
-        data[key] = jax.tree_util.tree_map(lambda leaf, kept=kept: leaf[kept], value)
-        for axis, step in zip(axes, key_steps, strict=True):
-            steps[axis][key] = step[kept]
-        counts[key] = int(number.flat[0]) if alike else int(used.sum())
-        bounds.pop(key, None)
-    return lox.logdict._make(data, steps, counts, logs.stacked | set(by_device), bounds)
-
-
-def _as_columns(logs: lox.logdict) -> lox.logdict:
-    single = logs.keys() - logs.stacked
-    # A reduction of no records at all (of a branch that was not taken) is a number, but nothing that happened.
-    if any(logs.counts[key] == 0 for key in single):
-        logs = logs.filter(lambda key: key in logs.stacked or logs.counts[key] != 0)
-        single &= logs.keys()
-    if logs._bounds:
-        return logs.table()
-    if not single:
-        return logs
-    data = {key: _with_axis(value) if key in single else value for key, value in logs.items()}
-    steps = _map_steps(logs, lambda key, step: step[None] if key in single else step)
-    return lox.logdict._make(data, steps, logs.counts, frozenset(data), {})
-
-
-def _with_own_counts(table: lox.logdict) -> lox.logdict:
-    rows = {
-        key: len(value if type(value) is np.ndarray else jax.tree_util.tree_leaves(value)[0])
-        for key, value in table.items()
-    }
-    return table if rows == table.counts else lox.logdict._make(table, table.steps, rows, table.stacked, {})
-
-
-def _with_scalar_steps(table: lox.logdict) -> lox.logdict:
-    """From a shard_map, steps come with an entry for each device. Usually all are the same number; where they are not,
-    each device's part of a record becomes a record of its own."""
-    if all(step.ndim <= 1 for by_key in table.steps.values() for step in by_key.values()):
-        return table
-    data, steps, counts = dict(table), {axis: dict(by_key) for axis, by_key in table.steps.items()}, dict(table.counts)
-    for key in table:
-        by_device = {axis: by_key[key] for axis, by_key in steps.items() if key in by_key and by_key[key].ndim > 1}
-        if not by_device:
-            continue
-        mesh = next(iter(by_device.values())).shape[1:]
-        flat = {axis: step.reshape(len(step), -1) for axis, step in by_device.items()}
-        if all((step == step[:, :1]).all() for step in flat.values()):
-            new = {axis: step[:, 0] for axis, step in flat.items()}
-        else:
-            new = {axis: step.reshape(-1) for axis, step in flat.items()}
-            rest = 1 + len(mesh)
-            data[key] = jax.tree_util.tree_map(lambda leaf, r=rest: leaf.reshape(-1, *leaf.shape[r:]), data[key])
-            counts[key] = len(next(iter(new.values())))
-        for axis, step in new.items():
-            steps[axis][key] = step
-    return lox.logdict._make(data, steps, counts, table.stacked, {})
-
-
 def lane_of(logs: lox.logdict, lane: tuple[int, ...]) -> lox.logdict:
     """The logs of one lane, out of numpy logs whose leading axes are the lanes."""
     data = {
         key: value[lane] if type(value) is np.ndarray else jax.tree_util.tree_map(lambda leaf: leaf[lane], value)
         for key, value in logs.items()
     }
-    steps = _map_steps(logs, lambda key, step: step[lane])
+    steps = map_steps(logs, lambda key, step: step[lane])
     counts = {key: count if type(count) is int else count[lane] for key, count in logs.counts.items()}
     return lox.logdict._make(data, steps, counts, logs.stacked, dict(logs._bounds))
 
@@ -178,26 +92,6 @@ def count_records(logs: lox.logdict) -> int:
         return sum(1 for _ in logs.rows())
     except Exception:
         return 1
-
-
-def _map_steps(logs: lox.logdict, change: Callable[[str, Any], np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Changes each array of steps once, so that keys of one record go on sharing theirs."""
-    changed: dict[tuple[int, bool], np.ndarray] = {}
-    steps: dict[str, dict[str, np.ndarray]] = {}
-    for axis, by_key in logs.steps.items():
-        steps[axis] = {}
-        for key, step in by_key.items():
-            name = (id(step), key in logs.stacked)
-            if name not in changed:
-                changed[name] = change(key, step)
-            steps[axis][key] = changed[name]
-    return steps
-
-
-def _with_axis(value: Any) -> Any:
-    if type(value) is np.ndarray or isinstance(value, np.generic):
-        return np.asarray(value)[None]
-    return jax.tree_util.tree_map(lambda leaf: np.asarray(leaf)[None], value)
 
 
 def _value_to_host(key: str, value: Any) -> Any:
