@@ -67,7 +67,7 @@ def test_csv_grows_columns_without_losing_a_cell(tmp_path):
         {"step": "1", "a": "", "b": 'x, "y"\nz', "epoch": "", "c": ""},
         {"step": "", "a": "2", "b": "", "epoch": "5", "c": "[0, 1]"},
     ]
-    assert sorted(file.name for file in tmp_path.iterdir()) == [f"{NAME}.csv", f"{NAME}.csv.columns.json"]
+    assert sorted(file.name for file in tmp_path.glob("[!.]*")) == [f"{NAME}.csv", f"{NAME}.csv.columns.json"]
 
 
 @pytest.mark.parametrize("kind", [CsvLogger, JsonlLogger])
@@ -139,7 +139,7 @@ def test_a_file_that_is_deleted_under_the_writer_is_an_error_and_does_not_come_b
         logger.log(state, record, step=1)
         with pytest.raises(lox.loggers.RecordError, match=f"{NAME}.*was deleted while its run was open"):
             logger.flush()
-    assert os.listdir(tmp_path) == [f"{NAME}{kind.suffix}.columns.json"]
+    assert [file.name for file in tmp_path.glob("[!.]*")] == [f"{NAME}{kind.suffix}.columns.json"]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ PUBLIC = {
     "lox.loggers": """
         Backend ConsoleLogger CsvLogger DuplicateLoggerError JsonlLogger LaneWriter Logger LoggerClosedError LoggerLoadError
         LoggerNotFoundError LoggerOptionError LoggerState LoggerStateError LoggerWarning MemoryLogger MultiLogger
-        ProgressLogger Reader ReaderError RecordError Recording Run RunExistsError RunFormatError Runs SaveLogger StoredRun
-        UnreadableRunsError Writer available create get load
+        ProgressLogger Reader ReaderError RecordError Recording Run RunExistsError RunFormatError RunLock Runs SaveLogger
+        StoredRun UnreadableRunsError Writer available create get load
     """,
     "lox.tensorboard": "TensorBoardLogger",
     "lox.wandb": "WandbError WandbFinishedError WandbKeyError WandbLogger WandbLoginError WandbOptionError",
@@ -48,6 +48,9 @@ SIGNATURES = {
     "lox.loggers.Logger.close": "self",
     "lox.loggers.Logger.open": "self run",
     "lox.loggers.Logger.existing": "self",
+    "lox.loggers.Logger.lock": "self name",
+    "lox.loggers.RunLock": "folder name",
+    "lox.loggers.RunLock.release": "self",
     "lox.loggers.Run.format": "self text",
     "lox.loggers.Writer.write": "self logs",
     "lox.loggers.Writer.flush": "self",

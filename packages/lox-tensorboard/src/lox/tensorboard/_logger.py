@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError, _files
+from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError, RunLock, _files
 from lox.loggers._backends.config_file import in_folder, remove_config, write_config
 from lox.loggers.kinds import Kinds
 from lox.tensorboard._files import event_files, is_ours
@@ -91,6 +91,9 @@ class TensorBoardLogger(Logger):
 
     def existing(self) -> list[str]:
         return sorted({file.parent.relative_to(self.path).as_posix() for file in self.path.rglob("*tfevents*")})
+
+    def lock(self, name: str) -> RunLock:
+        return RunLock(self.path, name)
 
     def remove(self, name: str) -> None:
         """Deletes the event files and the config that lox wrote, and nothing else that may lie in the run's folder."""

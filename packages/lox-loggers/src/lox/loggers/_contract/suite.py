@@ -391,6 +391,22 @@ class LoggerContract(Contract):
         assert self._again("replace") == first
         assert self.records(first) == (list(range(3, 7)), [2.0] * 4)
 
+    @pytest.mark.parametrize("if_exists", ["error", "replace", "resume"])
+    def test_a_run_that_is_open_is_refused_to_another_logger(self, if_exists: str) -> None:
+        first = self.logger()
+        if type(first).lock is Logger.lock:
+            pytest.skip("this backend takes no lock")
+        state = first.init(jax.random.key(1))
+        name = self.only_run(first)
+        first.log(state, {"loss": 1.0}, step=0)
+        first.flush()
+        with pytest.raises(RunExistsError, match=name):
+            self.logger(if_exists=if_exists).init(jax.random.key(1))
+        first.log(state, {"loss": 2.0}, step=1)
+        first.close()
+        assert self.records(name) == ([0, 1], [1.0, 2.0])
+        self.logger(if_exists="resume").init(jax.random.key(1))  # now it is free
+
     def test_resume_continues_without_writing_a_step_twice(self) -> None:
         first = self._earlier()
         told = self.logger().written(first)

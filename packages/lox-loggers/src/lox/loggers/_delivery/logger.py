@@ -29,6 +29,7 @@ from lox._host.delivery import Delivery, Receiver, call, send
 from lox._jax import compat
 from lox.loggers._delivery.config import ConfigTemplate
 from lox.loggers._delivery.failures import is_telling
+from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.names import check_format, fill_format, folded, safe_name, uses_process
 from lox.loggers._delivery.opening import Siblings, first_name, is_free, open_run
 from lox.loggers._delivery.resume import Steps
@@ -81,6 +82,7 @@ _METHODS = frozenset(
         "exists",
         "remove",
         "existing",
+        "lock",
         "written",
         "check_names",
         "close_first_at_exit",
@@ -203,6 +205,11 @@ class Logger(abc.ABC):
     def existing(self) -> Iterable[str]:
         """The names of all runs that are there. With `if_exists="replace"`, `close` tells which of them it has left alone."""
         return ()
+
+    def lock(self, name: str) -> RunLock | None:
+        """Takes the lock of the run of that name, before anything is done about it; it is released after the run is
+        closed. A backend that needs no lock returns None."""
+        return None
 
     def written(self, name: str) -> Steps:
         """Of the run of that name, for `if_exists="resume"`: for each key, the steps already there along each

@@ -42,13 +42,11 @@ def open_run(logger: Logger, sink: Sink, run: Run, siblings: Siblings) -> tuple[
     A name of this logger's own is passed over, whatever `if_exists` says: that is about runs that were there before.
     """
     for name in _candidates(logger, sink, run.name, siblings):
-        there = logger.exists(name)
-        if there and logger.if_exists == "new":
+        if logger.if_exists == "new" and logger.exists(name):
             continue
-        named = dataclasses.replace(run, name=name)
         try:
-            opened = _open_there(logger, named) if there else (named, _open(logger, named), None)
-        except RunExistsError:  # somebody else took the name since we looked
+            opened = _open_locked(logger, sink, dataclasses.replace(run, name=name))
+        except RunExistsError:  # somebody else has it, or took the name since we looked
             if logger.if_exists == "new":
                 continue
             raise
@@ -72,8 +70,24 @@ def _candidates(logger: Logger, sink: Sink, name: str, siblings: Siblings) -> It
     return (each for each in numbered(name) if folded(each) not in siblings.of(sink) and not sink.has(each))
 
 
+def _open_locked(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
+    """Opens a run that nobody else writes, from before it is looked at until it is closed."""
+    lock = logger.lock(run.name)
+    try:
+        opened = _open_there(logger, run) if logger.exists(run.name) else (run, _open(logger, run), None)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+    if lock is not None:
+        sink.hold(run.name, lock)
+    return opened
+
+
 def _open_there(logger: Logger, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
     """Opens a run that an earlier logger left."""
+    if logger.if_exists == "new":
+        raise RunExistsError(f"{type(logger).__name__}: run {run.name!r} already exists")
     if logger.if_exists == "replace":
         logger.remove(run.name)
         return run, _open(logger, run), None

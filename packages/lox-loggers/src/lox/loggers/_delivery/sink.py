@@ -25,6 +25,7 @@ import lox
 from lox._host.delivery import Delivery
 from lox._logdict.table import as_table
 from lox.loggers._delivery.failures import Failures, describe, records_phrase
+from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.names import folded, numbered
 from lox.loggers._delivery.resume import WrittenSteps
@@ -76,6 +77,7 @@ class Sink:
         self._pid = os.getpid()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._ids: dict[str, int] = {}  # by the name of the run
+        self._locks: dict[str, RunLock] = {}  # likewise
         self._numbers: dict[str, int] = {}  # of a name, up to which number it is taken
         self._cut_short: set[str] = set()
         self._close_timeout = close_timeout
@@ -139,6 +141,10 @@ class Sink:
 
         self._worker.run(self.failures.awaited(task))
 
+    def hold(self, name: str, lock: RunLock) -> None:
+        """Keeps the lock of a run until the run is closed."""
+        self._locks[name] = lock
+
     def deliver(self, delivery: Delivery) -> None:
         """Queues what one host call brought: one run id, and its logs, for each lane."""
         if self.foreign:
@@ -184,7 +190,11 @@ class Sink:
     def abandon(self) -> None:
         """The logger is gone: what is queued gets written in the background. Never waits, so that it
         may run in a garbage collection; interpreter exit waits for it."""
-        if self.foreign or self.closed or self._worker.stop(last=self._close_all):
+        if self.foreign or self.closed:
+            return
+        for lock in list(self._locks.values()):
+            lock.end()
+        if self._worker.stop(last=self._close_all):
             return
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
 
@@ -303,6 +313,8 @@ class Sink:
             entry.writer.close()
         except BaseException as error:
             self._failed(error, f"closing run {entry.run.name!r}")
+        if (lock := self._locks.pop(entry.run.name, None)) is not None:
+            lock.release()
 
     def _open(self) -> list[_OpenRun]:
         return [entry for entry in list(self._runs.values()) if isinstance(entry, _OpenRun)]

@@ -16,6 +16,7 @@ from lox.loggers._backends.save import dtypes
 from lox.loggers._backends.save.attempt import Attempt
 from lox.loggers._backends.save.key_files import Block, KeyFiles, load_block
 from lox.loggers._backends.save.manifest import FILE, Manifest, has_begun, remove_run, remove_unfinished
+from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import Run
@@ -66,6 +67,9 @@ class SaveLogger(Logger):
 
     def exists(self, name: str) -> bool:
         return os.path.lexists(self.path / name)
+
+    def lock(self, name: str) -> RunLock:
+        return RunLock(self.path, name)
 
     def remove(self, name: str) -> None:
         """Deletes what lox wrote, and nothing else in the run's folder."""

@@ -14,6 +14,7 @@ from lox.loggers import _files
 from lox.loggers._backends.config_file import next_to, remove_config, write_config
 from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.rows import Columns, Row, steps_in, tables
+from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import Run
@@ -143,6 +144,9 @@ class LineLogger(Logger):
 
     def exists(self, name: str) -> bool:
         return os.path.lexists(self._path(name))
+
+    def lock(self, name: str) -> RunLock:
+        return RunLock(self.path, f"{name}{self.suffix}")
 
     def remove(self, name: str) -> None:
         path = self._path(name)
