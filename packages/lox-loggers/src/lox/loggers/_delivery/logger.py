@@ -15,7 +15,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import itertools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -56,9 +55,6 @@ from lox.loggers._errors import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# Ids are given out once for the whole process, so that a state of another logger is noticed.
-run_ids = itertools.count()
 
 _MOST_LANE_AXES = 16
 _MOST_TOLD = 8
@@ -362,9 +358,9 @@ class Logger(abc.ABC):
 
     def _open_one(self, run: Run, siblings: Siblings) -> int:
         """Opens a run and returns its id. A failure is kept, and the id leads nowhere."""
-        run_id = next(run_ids)
         name = self.__with_process(run)
         if name is None:
+            run_id = self.__sink.ids.of(run.name)
             self.__sink.add(run_id, None)
             return run_id
         if self.if_exists == "resume":
@@ -373,6 +369,7 @@ class Logger(abc.ABC):
                 siblings.of(self.__sink).add(folded(name))
                 return same  # already open here: to continue it is to go on with it
         named = dataclasses.replace(run, name=name)
+        run_id = self.__sink.ids.of(run.name)
         self.__sink.add(run_id, functools.partial(open_run, self, self.__sink, named, siblings))
         return run_id
 

@@ -25,6 +25,7 @@ import lox
 from lox._host.delivery import Delivery
 from lox._logdict.table import as_table
 from lox.loggers._delivery.failures import Failures, describe, records_phrase
+from lox.loggers._delivery.ids import RunIds
 from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.names import folded, numbered
@@ -35,6 +36,12 @@ from lox.loggers._delivery.worker import Worker
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
 
 T = TypeVar("T")
+
+
+STATES_DO_NOT_LAST = (
+    "A state works only with the logger whose init returned it. After a restart, do not restore it from a checkpoint: call "
+    "init with the same key, and with if_exists='resume'"
+)
 
 
 class _Nowhere(enum.Enum):
@@ -75,6 +82,7 @@ class Sink:
         self.closed = False
         self._closing = threading.RLock()  # a signal handler may close what its thread is closing
         self._pid = os.getpid()
+        self.ids = RunIds()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._ids: dict[str, int] = {}  # by the name of the run
         self._locks: dict[str, RunLock] = {}  # likewise
@@ -255,9 +263,7 @@ class Sink:
     def _write(self, run_id: int, logs: lox.logdict, number: int) -> None:
         """Writes what came for a run in this number of deliveries."""
         if run_id not in self._runs:
-            error = LoggerStateError(
-                f"run {run_id} does not belong to this logger. A state works only with the logger whose init returned it"
-            )
+            error = LoggerStateError(f"run {run_id} does not belong to this logger. {STATES_DO_NOT_LAST}")
             self.failures.keep(error, "writing")
             return
         entry = self._runs[run_id]
