@@ -26,6 +26,7 @@ import numpy as np
 import lox
 from lox._host.delivery import Delivery, Receiver, call, send
 from lox._jax import compat
+from lox.loggers._delivery import copies
 from lox.loggers._delivery.config import ConfigTemplate
 from lox.loggers._delivery.failures import is_telling
 from lox.loggers._delivery.locks import RunLock
@@ -46,7 +47,7 @@ from lox.loggers._delivery.run import (
     words_of_key,
 )
 from lox.loggers._delivery.sink import Sink, close_first_at_exit
-from lox.loggers._delivery.tables import check_record, host_record, one_record, to_host, with_all_parts
+from lox.loggers._delivery.tables import check_record, host_record, one_record, with_all_parts
 from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
@@ -274,7 +275,9 @@ class Logger(abc.ABC):
                 self.__send(state, one_record(record, steps))
             else:
                 self.check_names(record, steps)
-                self.__receive_now(state, host_record(record, steps))
+                on_device = any(isinstance(value, jax.Array) for value in record.values())
+                logs = copies.start(one_record(record, steps)) if on_device else host_record(record, steps)
+                self.__receive_now(state, logs)
         else:
             raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
         self.__raise_pending()  # after the record is on its way: an earlier failure must not cost this one
@@ -398,7 +401,7 @@ class Logger(abc.ABC):
         if compat.tracing_now():
             send(Receiver(self._receive, state.run), logs)
         elif self._writes_here():
-            self.__receive_now(state, to_host(logs))
+            self.__receive_now(state, copies.start(logs))
 
     # Helpers.
 

@@ -24,6 +24,7 @@ import numpy as np
 import lox
 from lox._host.delivery import Delivery
 from lox._logdict.table import as_table
+from lox.loggers._delivery import copies
 from lox.loggers._delivery.failures import Failures, describe, records_phrase
 from lox.loggers._delivery.ids import RunIds
 from lox.loggers._delivery.locks import RunLock
@@ -157,7 +158,9 @@ class Sink:
         """Queues what one host call brought: one run id, and its logs, for each lane."""
         if self.foreign:
             return
-        self._worker.submit(delivery, nbytes(delivery.logs))
+        # What is still on the device comes from Python, not from a running program.
+        from_program = not copies.is_under_way(delivery.logs)
+        self._worker.submit(delivery, nbytes(delivery.logs), from_program=from_program)
 
     def flush(self) -> None:
         """Returns when everything queued so far has been written and flushed."""
@@ -207,6 +210,7 @@ class Sink:
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
 
     def _write_all(self, deliveries: list[Delivery]) -> None:
+        deliveries = [delivery for each in deliveries if (delivery := self._read(each)) is not None]
         try:
             blocks = list(joined(deliveries, keys_apart=self._keys_apart))
         except BaseException as error:  # written one by one, they are all there
@@ -222,6 +226,17 @@ class Sink:
             except BaseException as error:  # nothing may end the thread: others wait for it
                 self._failed(error, "writing", delivery.logs)
             self._at_hand.pop()
+
+    def _read(self, delivery: Delivery) -> Delivery | None:
+        """The delivery on the host; None where the program that was to compute it has failed."""
+        if not copies.is_under_way(delivery.logs):
+            return delivery
+        try:
+            with self._worker.waiting_for_a_program():
+                return delivery._replace(logs=copies.finish(delivery.logs, self._worker.made_progress))
+        except BaseException as error:
+            self._failed(error, "reading records from the device", delivery.logs)
+            return None
 
     def _tell_dropped(self, logs: lox.logdict) -> None:
         """A bound that the user set was too small for some key: said once."""
