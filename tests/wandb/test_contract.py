@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import lox
-from lox.loggers.testing import LoggerContract
+from lox.loggers.testing import LoggerContract, ReaderContract
 from lox.wandb import WandbLogger
 from lox.wandb._logger import _safe_id
 from lox.wandb._runfile import find_run_files
@@ -65,3 +65,15 @@ class TestWandbLogger(LoggerContract):
 def _leaves(row: dict[str, Any]) -> list[tuple[str, Any]]:
     """The numbers of a row; what wandb stores as an object (a histogram) is left out."""
     return [(key, value) for key, value in row.items() if isinstance(value, int | float)]
+
+
+class TestWandbReader(ReaderContract):
+    """The same, read by our own reader."""
+
+    reader = "wandb"
+    make = TestWandbLogger.make
+    test_vmapped_runs_get_their_own_lane = TestWandbLogger.test_vmapped_runs_get_their_own_lane
+
+    def test_what_cannot_be_written_does_not_go_unnoticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lox.wandb._disk._PATIENCE", 3.0)
+        super().test_what_cannot_be_written_does_not_go_unnoticed()

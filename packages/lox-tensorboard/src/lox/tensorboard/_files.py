@@ -147,13 +147,18 @@ class Shown(Generic[T]):
     was_closed: whether the process that wrote the last file ended the run, and was not killed.
     """
 
-    def __init__(self, paths: Iterable[Path], take: Callable[[Event, Summary.Value], T]) -> None:
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        take: Callable[[Event, Summary.Value], T],
+        read: Callable[[Path], Iterator[Event]] = read_events,
+    ) -> None:
         self.values: dict[str, list[tuple[int, T]]] = {}
         self.aside: set[str] = set()
         self.latest = 0.0
         self.was_closed = False
         restarts = 0
-        for event in itertools.chain.from_iterable(map(read_events, paths)):
+        for event in itertools.chain.from_iterable(map(read, paths)):
             status = event.session_log.status
             self.latest = max(self.latest, event.wall_time)
             self.aside |= _aside_tags(event)

@@ -9,12 +9,16 @@ A file whose writer was killed ends anywhere; what is whole up to there is read.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wandb.proto import wandb_internal_pb2
 
+from lox.loggers import RunFormatError
+
+MAGIC = b":W&B"
 _FILE_HEADER = 7
 _BLOCK = 32 * 1024
 _FRAGMENT_HEADER = 7
@@ -35,10 +39,14 @@ class RunInfo(NamedTuple):
 
 
 class RunReader:
-    """Reads the records of one file, in order; called again, it goes on where the file ended before."""
+    """Reads the records of one file, in order; called again, it goes on where the file ended before.
 
-    def __init__(self, path: str | Path) -> None:
+    check: compare checksums. What is damaged is then a RunFormatError, and otherwise the end of the file.
+    """
+
+    def __init__(self, path: str | Path, check: bool = False) -> None:
         self.path = Path(path)
+        self._check = check
         self.ended = False
         self._offset = _FILE_HEADER
 
@@ -59,7 +67,15 @@ class RunReader:
                 at += left
                 continue
             end = at + _FRAGMENT_HEADER + int.from_bytes(data[at + 4 : at + 6], "little")
-            if end > len(data) or kind > _LAST:
+            if end > len(data):
+                return
+            if self._check and zlib.crc32(data[at + 6 : at + 7].tobytes() + data[at + _FRAGMENT_HEADER : end]) != (
+                int.from_bytes(data[at : at + 4], "little")
+            ):
+                raise RunFormatError(
+                    f"{self.path} is damaged: what stands at byte {begin + at} is not a record of wandb"
+                )
+            if kind > _LAST:
                 return
             if kind in (_FULL, _FIRST):
                 parts = []
@@ -119,11 +135,12 @@ def row_of(history: Any) -> Row:
         place = row
         for parent in parents:
             place = place.setdefault(parent, {})
-        place[leaf] = _value(item.value_json)
+        place[leaf] = parse_json(item.value_json)
     return row
 
 
-def _value(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """A value as wandb stores it."""
     if text in _SPECIAL:
         return _SPECIAL[text]
     value = json.loads(text)

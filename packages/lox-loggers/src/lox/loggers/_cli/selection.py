@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lox.loggers import _tree
 from lox.loggers._cli.output import note
 from lox.loggers._errors import LoggerOptionError, RunFormatError
 from lox.loggers._readers import config as configs
@@ -71,16 +72,21 @@ def _read(path: Path, readers: Mapping[str, Reader], wanted: Keys) -> Readable:
 
 
 def _check_keys(selection: Selection, experiments: Mapping[str, Runs], wanted: Keys, reading: Keys) -> None:
-    for label in reading.seen:
-        wanted(label)
+    kept = {
+        _tree.label(key, path)
+        for runs in experiments.values()
+        for logs in runs.values()
+        for key in logs
+        for path, _ in _tree.leaves_of(logs[key])
+    }
+    there = sorted({*kept, *reading.seen})
+    matching = [label for label in there if wanted(label)]
     paths = ", ".join(selection.paths)
-    if not reading.seen and not any(logs for runs in experiments.values() for logs in runs.values()):
-        if any(config for runs in experiments.values() for config in runs.configs.values()):
-            return
+    if not there and not any(config for runs in experiments.values() for config in runs.configs.values()):
         raise RunFormatError(f"{paths}: nothing has been logged yet")
-    if not any(map(wanted, reading.seen)):
-        raise RunFormatError(f"{paths}: no key matches {' '.join(selection.keys)}; there are {', '.join(reading.seen)}")
-    for pattern in wanted.unused:
+    if there and not matching:
+        raise RunFormatError(f"{paths}: no key matches {' '.join(selection.keys)}; there are {', '.join(there)}")
+    for pattern in wanted.unused if there else ():
         note(f"no key matches {pattern}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -171,18 +170,10 @@ def _series(name: str, logs: lox.logdict, key: str, label: str, axis: str, look:
 def _curves(group: str, members: Sequence[Series], look: Look) -> list[Curve]:
     members = [series for series in members if len(series.steps)]
     if look.each:
-        names = _short_names([series.run for series in members])
+        names = short_names([series.run for series in members])
         # With groups, these are what a legend tells apart.
         return [Curve(group or names[series.run], series.steps, series.values, run=series.run) for series in members]
     return [over_runs(group, members, look)] if members else []
-
-
-def _short_names(names: Sequence[str]) -> dict[str, str]:
-    """Names of keys, which are long numbers, by their first digits; names that somebody gave whole."""
-    return short_names(names) if all(map(_OF_A_KEY.fullmatch, names)) else {name: name for name in names}
-
-
-_OF_A_KEY = re.compile(r"[0-9a-f]{16,}(-\d+)?")
 
 
 def over_runs(name: str, members: Sequence[Series], look: Look) -> Curve:

@@ -6,6 +6,7 @@ words; the name of what they are goes into the manifest.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import Any
 
@@ -29,6 +30,7 @@ def name_of(dtype: np.dtype) -> str:
     raise RecordError(f"values of dtype {dtype} cannot be stored: only numbers, PRNG keys and text can")
 
 
+@functools.lru_cache(maxsize=1024)
 def dtype_of(name: str) -> np.dtype:
     """The dtype that the manifest calls so; for PRNG keys that of their words."""
     if name.startswith(_KEY):
@@ -46,6 +48,7 @@ def encode(array: np.ndarray) -> np.ndarray:
     return array.view(f"u{array.dtype.itemsize}") if _is_extension(array.dtype) else array
 
 
+@functools.lru_cache(maxsize=1024)
 def stored_dtype(name: str) -> np.dtype:
     """What the dtype that the manifest calls so is stored as."""
     return encode(np.empty(0, dtype_of(name))).dtype
