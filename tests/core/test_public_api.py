@@ -4,7 +4,7 @@ import inspect
 
 import lox
 
-PUBLIC = {"LoxError", "Reducer", "log", "log_grad", "logdict", "nolog", "spool", "tap"}
+PUBLIC = {"LoxError", "Reducer", "find_nonfinite", "log", "log_grad", "logdict", "nolog", "probe", "spool", "tap"}
 
 
 def parameters(function):

@@ -13,7 +13,7 @@ from tests.packaging.wheels import ROOT
 
 PUBLIC = {
     "lox": """
-        LoxError Reducer __version__ log log_grad logdict nolog spool tap
+        LoxError Reducer __version__ find_nonfinite log log_grad logdict nolog probe spool tap
     """,
     "lox.loggers": """
         Backend ConsoleLogger CsvLogger DuplicateLoggerError JsonlLogger LaneWriter Logger LoggerClosedError LoggerLoadError
@@ -29,6 +29,8 @@ SIGNATURES = {
     "lox.spool": "fun argnames tags keep_logs interval reduce prefix capacity",
     "lox.tap": "fun callback argnames tags prefix interval batch ordered",
     "lox.nolog": "fun argnames tags",
+    "lox.probe": "fun names functions scopes primitives loops prefix explicit summary",
+    "lox.find_nonfinite": "fun ignore_masked",
     "lox.loggers.create": "spec options",
     "lox.loggers.get": "name",
     "lox.loggers.available": "",

@@ -23,6 +23,11 @@ def the_transformations_keep_the_signature_of_the_function(key: jax.Array) -> No
     assert_type(logs, lox.logdict)
     assert_type(lox.tap(train, lambda logs: print(logs["loss"]), batch=8)(key, 2), float)
     assert_type(lox.nolog(train)(key, 2), float)
+    assert_type(lox.probe(train, names="h", loops=True)(key, 2), float)
+    assert_type([finding.key for finding in lox.probe(train).found(key, 2)], list[str])
+    found, report = lox.find_nonfinite(train)(key, steps=2)
+    assert_type(found, float)
+    assert_type(report.primitive, str)
     lox.spool(train)(key, "two")  # type: ignore[arg-type]
     lox.tap(train)(key)  # type: ignore[call-arg]
 

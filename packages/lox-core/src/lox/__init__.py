@@ -13,6 +13,8 @@ _namespace.install_sibling_hints()
 
 with _namespace.explain_jax_failures():
     from lox._errors import LoxError as LoxError
+    from lox._inside.nonfinite import find_nonfinite as find_nonfinite
+    from lox._inside.probe import probe as probe
     from lox._log import log as log
     from lox._log import log_grad as log_grad
     from lox._logdict import logdict as logdict

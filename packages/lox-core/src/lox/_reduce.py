@@ -17,7 +17,8 @@ from jax import lax
 
 from lox._errors import LogTypeError, OptionError
 from lox._storage.words import is_key
-from lox._types import Array
+
+Array = Any
 
 
 class Reducer:

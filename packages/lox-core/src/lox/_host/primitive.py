@@ -21,7 +21,8 @@ import numpy as np
 from lox._errors import OrderError
 from lox._jax import compat, lowering
 from lox._jax.primitive import EffectfulPrimitive
-from lox._types import Alive, Array
+
+Array = Any
 
 
 class Target(Protocol):
@@ -36,7 +37,7 @@ def deliver(
     arrays: Sequence[Array],
     *,
     token: Array | None = None,
-    alive: Alive = True,
+    alive: Array = True,
     masked: bool = False,
     ordered: bool = False,
     results: tuple[Any, ...] = (),

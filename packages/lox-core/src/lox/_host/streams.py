@@ -21,7 +21,8 @@ from lox._host.primitive import deliver
 from lox._logdict import logdict
 from lox._storage.stores import Aval, RingStore
 from lox._storage.words import Layout, is_key
-from lox._types import Alive, Array
+
+Array = Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +203,7 @@ class Stream:
     handle: Callable[[Delivery], None]
     operands: Any
     form: Form
-    alive: Alive
+    alive: Array
     ordered: bool
 
     def send_one(self, leaves: Sequence[Array], due: Array | None, token: Array | None) -> Array | None:

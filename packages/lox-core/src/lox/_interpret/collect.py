@@ -26,8 +26,8 @@ from lox._marks.mark import Record, marking, marks_are_wanted
 from lox._marks.primitives import bind_record, detach, log_p, watch_p
 from lox._storage.packing import NO_PACKING, Packing
 from lox._storage.rows import Rows
-from lox._types import Alive, Array
 
+Array = Any
 State = dict[int, Any]
 
 
@@ -43,14 +43,16 @@ class Context:
       mesh: names and sizes of the mesh axes of the shard_maps around.
       devices: their mesh, where its devices are known while tracing.
       certain: the keys that every device records equally often in these shard_maps; None outside.
+      place: where in the program it is, for collectors that have a map of it (``lox._inside``).
     """
 
     state: State
-    alive: Alive = True
+    alive: Array = True
     env: Any = ()
     mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
     devices: Any = dataclasses.field(default=None, metadata={"static": True})
     certain: frozenset[str] | None = dataclasses.field(default=None, metadata={"static": True})
+    place: Any = dataclasses.field(default=None, metadata={"static": True})
 
 
 class Frame:
@@ -60,12 +62,15 @@ class Frame:
       rows: records not yet in a store.
       own: for variables that depend on other lanes of a ``vmap``, what a lane would have by itself (``answers``).
       nested: False in the outermost body, where gradients are stopped by the caller.
+      visit: what a collector with a map keeps while it evaluates this body.
     """
 
     def __init__(self, context: Context, nested: bool = True) -> None:
         self.state = dict(context.state)
         self.alive, self.env = context.alive, context.env
         self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
+        self.place = context.place
+        self.visit: Any = None
         self.rows = Rows()
         self.own: dict[Any, Array] = {}
         self.nested = nested
@@ -73,7 +78,7 @@ class Frame:
     def context(self, numbers: frozenset[int], **changes: Any) -> Context:
         """What an inner body is entered with: this context, with these stores."""
         state = {number: self.state[number] for number in sorted(numbers)}
-        here = Context(state, self.alive, self.env, self.mesh, self.devices, self.certain)
+        here = Context(state, self.alive, self.env, self.mesh, self.devices, self.certain, self.place)
         return dataclasses.replace(here, **changes)
 
 

@@ -25,7 +25,8 @@ from lox._errors import LogTypeError
 from lox._interpret.eager import EagerProgram, dispatcher
 from lox._jax import compat
 from lox._marks.mark import marking
-from lox._types import Array
+
+Array = Any
 
 # How many signatures of a function are remembered.
 MAX_SIGNATURES = 256
@@ -130,12 +131,15 @@ class Program:
     jaxpr that the interpretation comes to, which is made once.
     """
 
-    def __init__(self, traced: Traced, interpret: Callable[[list[Array], list[Array]], Any]) -> None:
+    def __init__(
+        self, traced: Traced, interpret: Callable[[list[Array], list[Array]], Any], compiled: bool = False
+    ) -> None:
         self._traced = traced
         self._interpret = interpret
+        self._compiled = compiled
         self._used = False
         self._plain: tuple[Any, Any, int, dict[int, Array]] | None = None
-        self._eager: EagerProgram | None = None
+        self._eager: Callable[..., list[Array]] | None = None
 
     def __call__(self, operands: list[Array], arrays: list[Array]) -> tuple[Any, Any]:
         tracing = compat.tracing_now()
@@ -149,13 +153,16 @@ class Program:
         if tracing:
             evaluate = compat.evaluator(jaxpr)
         else:
-            evaluate = self._eager = self._eager or EagerProgram(jaxpr)
+            evaluate = self._eager = self._eager or self._outside_traces(jaxpr)
         flat = _as_arrays(evaluate(*operands, *arrays))
         for i, constant in constants.items():
             if constant.is_deleted():  # donated by whom it was returned to
                 constant = constants[i] = _literal_array(jaxpr.jaxpr.outvars[i])
             flat[i] = constant
         return self._traced.rebuild(flat[:num_outs]), tree.unflatten(flat[num_outs:])
+
+    def _outside_traces(self, jaxpr: Any) -> Callable[..., list[Array]]:
+        return jax.jit(compat.evaluator(jaxpr)) if self._compiled else EagerProgram(jaxpr)
 
     def _flatten(self, operands: list[Array], arrays: list[Array]) -> tuple[Any, Any, int, dict[int, Array]]:
         trees: list[Any] = []
@@ -230,6 +237,7 @@ def transform(
     finish: Callable[[Any, Any], Any],
     operands: Sequence[Array] = (),
     context: Callable[[], AbstractContextManager[Any]] = with_marks,
+    compiled: bool = False,
 ) -> Callable[..., Any]:
     """A function with the signature of ``fun`` that runs an interpretation of it.
 
@@ -239,6 +247,7 @@ def transform(
       finish: ``finish(result, extra)`` is what the transformed function returns.
       operands: arrays that the interpretation needs besides the arguments.
       context: ``fun`` is traced in it; it says which marks there are.
+      compiled: whether a call outside any trace is compiled as a whole, also where ``fun`` is not jitted.
     """
     if not callable(fun):
         raise LogTypeError(f"lox.{label[0]}: expected a function, got {fun!r} of type {type(fun).__name__}")
@@ -250,7 +259,7 @@ def transform(
 
         def make() -> tuple[Program, bool]:
             traced = trace(fun, signature, context)
-            return Program(traced, interpreter(traced)), not traced.holds_tracers()
+            return Program(traced, interpreter(traced), compiled), not traced.holds_tracers()
 
         key = (label, tuple(map(compat.type_key, operands)), signature.key())
         return finish(*lookup(known, key, make)(operands, signature.arrays))

@@ -21,7 +21,7 @@ class Selection:
 
     @classmethod
     def of(cls, argnames: Any, tags: Any) -> Selection:
-        return cls(_names(argnames, "argnames"), _names(tags, "tags"))
+        return cls(check_names(argnames, "argnames"), check_names(tags, "tags"))
 
     def warn_of_unknown_names(self, selected: Iterable[str], jaxpr: Any) -> None:
         """A name that no key has is more often misspelled than meant; a pattern may well match nothing."""
@@ -41,7 +41,8 @@ class Selection:
         return not mark.explicit or self.argnames is not None or self.tags is not None
 
 
-def _names(given: Any, option: str) -> tuple[str, ...] | None:
+def check_names(given: Any, option: str) -> tuple[str, ...] | None:
+    """An option that takes a str or several."""
     if given is None:
         return None
     several = isinstance(given, Iterable) and not isinstance(given, str) and not hasattr(given, "dtype")

@@ -11,7 +11,8 @@ from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey
 from lox._jax import compat, once
 from lox._marks.mark import marking
-from lox._types import Array
+
+Array = Any
 
 
 def without_marks(jaxpr: Any) -> Any:

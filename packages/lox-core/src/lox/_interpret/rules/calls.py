@@ -11,7 +11,8 @@ import jax
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.table import Rebuild
 from lox._jax import compat
-from lox._types import Array
+
+Array = Any
 
 
 def run_inline(find: Callable[[Any], Any]) -> Rebuild:

@@ -1,0 +1,136 @@
+"""The loop over equations, along the map of a program, with the counters of the loops around at hand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lox._errors import LogTypeError
+from lox._inside.regions import Node, Region, root
+from lox._interpret import table
+from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.program import Traced
+from lox._interpret.survey import Survey
+from lox._jax import compat
+from lox._marks.mark import marks_are_wanted
+from lox._marks.primitives import watch_p
+
+Array = Any
+
+
+def check_traceable(fun: Any, caller: str) -> None:
+    if isinstance(fun, (jax.stages.Compiled, jax.stages.Lowered)):
+        raise LogTypeError(
+            f"{caller}: this program was compiled before, and nothing can be added to it; use the function that it was "
+            "compiled from"
+        )
+
+
+class Visit:
+    """One evaluation of a region."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+
+
+class Explorer(Collector):
+    """Evaluates a program and knows where in it an equation is. The marks in it stay.
+
+    ``Frame.place`` is the node whose bodies are entered next, ``Frame.env`` holds the counters of the loops around. A loop
+    carries its own counter as a store, under its depth.
+    """
+
+    # Stores, besides counters, that are carried everywhere.
+    carried: frozenset[int] = frozenset()
+
+    def __init__(self, traced: Traced) -> None:
+        super().__init__(Survey(lambda mark, key: False), keep=True)
+        self.root = root(traced.jaxpr)
+        self._stores: frozenset[int] = self.carried
+
+    # --- for subclasses ------------------------------------------------------------------------------------------
+
+    def enters(self, node: Node) -> bool:
+        """Whether the equation is taken apart; otherwise it is bound as it stands."""
+        raise NotImplementedError
+
+    def start(self, region: Region, frame: Frame) -> Visit:
+        del frame
+        return Visit(region)
+
+    def entering(self, visit: Any, node: Node, frame: Frame) -> None:
+        """An equation is about to be taken apart."""
+
+    def evaluated(self, visit: Any, eqn: Any, invals: list[Array], outs: Sequence[Array], frame: Frame) -> None:
+        """An equation was evaluated, as it stands or taken apart."""
+
+    def finish(self, visit: Any, outs: list[Array], frame: Frame) -> None:
+        """A region was evaluated."""
+
+    # --- evaluation ----------------------------------------------------------------------------------------------
+
+    def explore(self, jaxpr: Any, args: Sequence[Array], state: dict[int, Any]) -> tuple[list[Array], Frame]:
+        frame = Frame(Context(state, place=self.root), nested=False)
+        return self.run(jaxpr, args, frame), frame
+
+    def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
+        region = frame.place.region(jaxpr)
+        depth = len(region.loops) - 1
+        with _restoring(frame):
+            if region.linear:
+                frame.visit = None
+                return super().run(jaxpr, args, frame)
+            if frame.place.loop is not None:
+                frame.env = (*frame.env, frame.state[depth])
+            frame.visit = self.start(region, frame)
+            outs = super().run(jaxpr, args, frame)
+            self.finish(frame.visit, outs, frame)
+        if region.iterates:
+            frame.state[depth] = frame.state[depth] + 1
+        return outs
+
+    def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
+        visit = frame.visit
+        if eqn.primitive is watch_p and not marks_are_wanted():
+            return invals[: len(eqn.outvars)]
+        if visit is None or visit.region.computes_tangents(eqn):
+            return compat.bind_eqn(eqn, invals)
+        node = visit.region.nodes.get(id(eqn))
+        if node is None or not self.enters(node):
+            outs = compat.bind_eqn(eqn, invals)
+        else:
+            self.entering(visit, node, frame)
+            outs = self._take_apart(node, eqn, invals, frame)
+        self.evaluated(visit, eqn, invals, outs, frame)
+        return outs
+
+    def _take_apart(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
+        counter = frozenset([len(node.around)] if node.loop else [])
+        for depth in counter:
+            frame.state[depth] = jnp.int32(0)
+        with _restoring(frame):
+            frame.place = node
+            self._stores = self.carried | counter
+            outs = table.find(eqn).run(self, frame, eqn, invals)
+        for depth in counter:
+            del frame.state[depth]
+        return outs
+
+    def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
+        """Those of the equation that is being taken apart: a rule asks before it goes on to what is inside."""
+        del jaxpr, folds
+        return self._stores
+
+
+@contextlib.contextmanager
+def _restoring(frame: Frame) -> Iterator[None]:
+    """A body that is evaluated in the frame around it, a closed call, leaves the frame as it was."""
+    before = frame.place, frame.env, frame.visit
+    try:
+        yield
+    finally:
+        frame.place, frame.env, frame.visit = before
