@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from lox.loggers import LoggerWarning, RunExistsError
-from lox.wandb import WandbLogger
+from lox.wandb import WandbError, WandbLogger
 from tests.wandb.offline import file_of, rows
 from tests.wandb.server import WandbServer
 
@@ -133,3 +133,25 @@ def test_a_network_that_goes_away_stops_nothing(online, server):
     while len(server.rows[run.id]) < 2000 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert arrived(server, run.id) == [{"step": step, "x": step} for step in range(2000)]
+
+
+def test_an_upload_that_does_not_end_is_told_and_how_to_do_it_later(online, server, caplog):
+    """What wandb reports meanwhile is told once, not once for each attempt and each run."""
+    logger = online(close_timeout=2.0)
+    states = jax.vmap(logger.init)(jax.random.split(KEY, 2))
+    log = jax.vmap(lambda state, i: logger.log(state, {"x": i * 1.0}, step=i), in_axes=(0, None))
+    log(states, 0)
+    logger.flush()
+    files = [file_of(run) for run in logger.runs]
+    server.reachable = False
+    for step in range(1, 6):
+        log(states, step)
+    with pytest.raises(WandbError, match=r"did not end within 2 seconds .* All of its 6 rows .*`wandb sync ") as caught:
+        logger.close()
+    assert "1 more failure" in "".join(caught.value.__notes__)
+    assert "lost" not in "".join(caught.value.__notes__)
+    assert [len(list(rows(file))) for file in files] == [6, 6]
+    told = [record.getMessage() for record in caplog.records if record.name == "lox.wandb"]
+    reports = [message for message in told if "wandb reports of the run" in message]
+    assert len(reports) == len(set(reports)) >= 1
+    assert any("error" in message or "EOF" in message for message in reports)

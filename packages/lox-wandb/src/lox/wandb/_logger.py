@@ -34,9 +34,10 @@ from lox.wandb._rows import check_names
 from lox.wandb._runfile import find_run_files, read_info
 from lox.wandb._summary import How, Summary
 from lox.wandb._values import SUPPORTED_KINDS, ValueEncoder
-from lox.wandb._writer import RunWriter
+from lox.wandb._writer import RunWriter, Upload
 
 _BASE = {"if_exists", "on_error", "processes", "queue_size", "close_timeout", "name"}
+_GRACE = 30.0  # seconds for what remains to be done when an upload has not ended in time
 _OWN = _BASE | {"kinds", "summary", "sample_rate", "fps", "path"}
 
 
@@ -55,6 +56,8 @@ class WandbLogger(Logger):
       path: where files go; wandb's name for it, `dir`, works too.
       group: the group of each run: a format string over its config, `lane`, `key` and `process`, such as `"lr={rate}"`, or a
         function of the `Run`, just as `name`.
+      close_timeout: for how many seconds `close` waits for the upload of a run. What is missing then is on the disk, and
+        the error says how to upload it. None: until it is done.
       options: those of every logger (`if_exists`, `on_error`, `processes`, `queue_size`, `name`), and all that `wandb.init`
         takes: `project`, `entity`, `config`, `mode`, `tags`, `settings`, ...
 
@@ -99,7 +102,11 @@ class WandbLogger(Logger):
         self._unreachable: WandbError | None = None
         self._process = os.getpid()
         self._writers: list[RunWriter] = []
-        super().__init__(**base)
+        timeout = base.pop("close_timeout", 60.0)
+        self._upload = Upload(timeout)
+        # wandb itself keeps to it, and tells what is left; the base does not come before it.
+        is_number = isinstance(timeout, int | float) and timeout > 0
+        super().__init__(**base, close_timeout=timeout + _GRACE if is_number else timeout)
 
     # What the base asks of a backend.
 
@@ -110,7 +117,14 @@ class WandbLogger(Logger):
         try:
             earlier = earlier_rows(opened, before) if before or opened.resumed else None
             encoder = ValueEncoder(*self._rates)
-            writer = RunWriter(opened, kinds=self._kinds, summary=self._summary, encoder=encoder, earlier=earlier)
+            writer = RunWriter(
+                opened,
+                kinds=self._kinds,
+                summary=self._summary,
+                encoder=encoder,
+                upload=self._upload,
+                earlier=earlier,
+            )
             if run.config:
                 writer.configure(run.plain_config)
         except BaseException:
@@ -179,7 +193,7 @@ class WandbLogger(Logger):
             "group": group or self._group_of(before) or self._new_group,
             "reinit": "create_new",
             "resume": self._resume(),
-            "settings": light_settings(self._arguments.get("settings")),
+            "settings": light_settings(self._arguments.get("settings"), self._upload.timeout),
         }
         try:
             return wandb.init(**{**self._arguments, **own})

@@ -96,10 +96,11 @@ def _reason(error: Exception) -> str:
     return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in found())
 
 
-def light_settings(settings: wandb.Settings | Mapping[str, Any] | None) -> wandb.Settings:
+def light_settings(settings: wandb.Settings | Mapping[str, Any] | None, finish_timeout: float | None) -> wandb.Settings:
     """The user's settings, and for what neither they nor the environment say, those of a light run."""
     merged = _user_settings(settings)
-    for name, value in _LIGHT.items():
+    limits = {"finish_timeout": finish_timeout or 0.0, "finish_timeout_raises": True}
+    for name, value in {**_LIGHT, **limits}.items():
         if name in type(merged).model_fields and name not in merged.model_fields_set and not _in_environment(name):
             setattr(merged, name, value)
     return merged

@@ -9,7 +9,10 @@ their keys comes again, or until the next flush.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +24,12 @@ from lox.loggers.kinds import Kinds
 from lox.wandb._disk import OnDisk
 from lox.wandb._earlier import Earlier
 from lox.wandb._errors import BACKEND, WandbError, WandbFinishedError, WandbKeyError
+from lox.wandb._reports import Reports, log
 from lox.wandb._rows import Axes, PendingRows, axes_of, check_names, steps_of
 from lox.wandb._summary import Summary
 from lox.wandb._values import ValueEncoder, numbers
+
+_SAY_AFTER = 5.0  # seconds
 
 # More rows than this do not wait for other keys.
 _MAX_WAITING = 8192
@@ -44,11 +50,67 @@ class Metrics(NamedTuple):
         )
 
 
+class Upload:
+    """What the runs of a logger have in common when they end.
+
+    told: what wandb has reported already.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout
+        self.told: set[str] = set()
+        self._timed_out = False
+
+    def finish(self, run: wandb.Run) -> None:
+        """Ends a run; a TimeoutError if its data could not be uploaded in time. When that has happened to one run, the
+        others do not wait just as long."""
+        if self._timed_out:
+            ended: list[bool] = []
+
+            def end() -> None:
+                with contextlib.suppress(Exception):  # also those of wandb's process, when that is ended meanwhile
+                    run.finish()
+                    ended.append(True)
+
+            ending = threading.Thread(target=end, daemon=True)
+            try:
+                ending.start()
+            except RuntimeError:  # the interpreter ends: there are no new threads
+                run.finish()
+                return
+            ending.join(1.0)
+            if not ended:
+                raise TimeoutError
+            return
+        try:
+            run.finish()
+        except TimeoutError:
+            self._timed_out = True
+            raise
+
+
+def _later(seconds: float, action: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, action)
+    timer.daemon = True
+    with contextlib.suppress(RuntimeError):  # the interpreter ends: there are no new threads
+        timer.start()
+    return timer
+
+
 class RunWriter:
     def __init__(
-        self, run: wandb.Run, *, kinds: Kinds, summary: Summary, encoder: ValueEncoder, earlier: Earlier | None = None
+        self,
+        run: wandb.Run,
+        *,
+        kinds: Kinds,
+        summary: Summary,
+        encoder: ValueEncoder,
+        upload: Upload,
+        earlier: Earlier | None = None,
     ) -> None:
         self.run = run
+        self._upload = upload
+        self._reports = Reports(upload.told, str(run.name), run.settings.log_internal) if not run.disabled else None
         self.closed = False
         self._kinds = kinds
         self._summary = summary
@@ -77,6 +139,7 @@ class RunWriter:
         for rows in self._waiting.values():
             self._emit(rows)
         self._encode.forget_files()
+        self._tell_reports()
 
     def settle(self) -> None:
         """Returns when every row that was flushed is in the run's file."""
@@ -88,8 +151,34 @@ class RunWriter:
         try:
             self.flush()
         finally:
-            self.run.finish()
+            self._finish()
         self._on_disk.wait_for_end()
+
+    def _finish(self) -> None:
+        """Waits for the upload: for as long as it takes, or as the logger was told to wait."""
+        saying = _later(_SAY_AFTER, self._say_what_is_waited_for)
+        try:
+            self._upload.finish(self.run)
+        except TimeoutError:
+            self._tell_reports()
+            self._on_disk.wait()
+            folder = Path(self.run.settings.sync_file).parent
+            raise WandbError(
+                f"{BACKEND}: the upload of the run {self.run.name!r} did not end within {self._upload.timeout:g} seconds "
+                f"(close_timeout=). All of its {self._on_disk.expected} rows are in {folder}; `wandb sync {folder}` "
+                "uploads them."
+            ) from None
+        finally:
+            saying.cancel()
+
+    def _say_what_is_waited_for(self) -> None:
+        self._tell_reports()
+        limit = "" if self._upload.timeout is None else f" at most {self._upload.timeout:g} seconds (close_timeout=)"
+        log.warning("%s: waiting for the upload of the run %r%s", BACKEND, self.run.name, limit)
+
+    def _tell_reports(self) -> None:
+        if self._reports is not None:
+            self._reports.tell()
 
     def configure(self, config: dict[str, Any]) -> None:
         self._call(self.run.config.update, config, allow_val_change=True)
