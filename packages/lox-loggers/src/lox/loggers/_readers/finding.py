@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,10 +30,9 @@ class Readable(NamedTuple):
 
 
 def read_below(path: Path, readers: Mapping[str, Reader], wanted: Wanted) -> Readable:
-    found = find(path, readers)
+    found = _once_each(find(path, readers))
     if not found:
         raise RunFormatError(_nothing(path, readers))
-    _check_names(path, found)
     recordings: dict[str, tuple[int, Recording]] = {}
     errors: dict[str, Exception] = {}
     places = {name: place for place, name in enumerate(readers)}
@@ -85,16 +84,13 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], object]:
     return re.compile("|".join(map(fnmatch.translate, patterns))).match
 
 
-def _check_names(path: Path, found: Sequence[Found]) -> None:
-    """The same name twice is the same run twice, most likely: counted twice, it would spoil every mean."""
+def _once_each(found: Iterable[Found]) -> list[Found]:
+    """Two backends that write to one folder leave the same run twice, under one name: the first reader has it. Counted
+    twice, it would spoil every mean."""
     by_name: dict[str, Found] = {}
     for each in found:
-        other = by_name.setdefault(each.run.name, each)
-        if other is not each:
-            raise RunFormatError(
-                f"{path}: the run {each.run.name or path.name!r} is there twice, as {other.run.files[0]} and as "
-                f"{each.run.files[0]}: choose what is read with readers=[{other.reader!r}] (--reader {other.reader})"
-            )
+        by_name.setdefault(each.run.name, each)
+    return list(by_name.values())
 
 
 def _nothing(path: Path, readers: Mapping[str, Reader]) -> str:
