@@ -13,10 +13,10 @@ from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Survey
 from lox._marks.mark import marking, muting
+from lox._types import Array
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Array = Any
 
 # Their rules are traced, or run, when the function has long returned: they are wrapped even where no mark is in sight.
 _WITH_RULES = frozenset(["custom_jvp_call", "custom_vjp_call", "custom_vmap_call"])

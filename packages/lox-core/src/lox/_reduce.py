@@ -17,8 +17,7 @@ from jax import lax
 
 from lox._errors import LogTypeError, OptionError
 from lox._storage.words import is_key
-
-Array = Any
+from lox._types import Array
 
 
 class Reducer:

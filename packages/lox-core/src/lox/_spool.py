@@ -21,10 +21,10 @@ from lox._marks.primitives import detach
 from lox._reduce import APPEND
 from lox._storage.packing import Packing, packing_for
 from lox._storage.rows import Chunk, Rows, SharedJoin
+from lox._types import Array
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Array = Any
 
 
 @explain_options(

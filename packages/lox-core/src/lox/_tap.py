@@ -26,10 +26,10 @@ from lox._logdict import logdict
 from lox._marks.mark import Mark, Record
 from lox._storage.packing import packing_for
 from lox._storage.stores import Aval, select
+from lox._types import Array
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Array = Any
 
 # The state that chains host calls, so that they are made in program order; stores have numbers from 0 on.
 TOKEN = -1

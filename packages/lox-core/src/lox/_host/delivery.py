@@ -19,8 +19,7 @@ from lox._jax import compat
 from lox._logdict import logdict
 from lox._storage.packing import packing_for
 from lox._storage.words import Layout, is_key
-
-Array = Any
+from lox._types import Alive, Array
 
 
 class Delivery(NamedTuple):
@@ -60,7 +59,7 @@ class Receiver:
 
 
 def send(
-    receiver: Receiver, logs: logdict, *, alive: Array = True, masked: bool = False, ordered: bool = False
+    receiver: Receiver, logs: logdict, *, alive: Alive = True, masked: bool = False, ordered: bool = False
 ) -> None:
     """Deliver ``logs`` in one host call.
 

@@ -21,8 +21,7 @@ import numpy as np
 from lox._errors import OrderError
 from lox._jax import compat, lowering
 from lox._jax.primitive import EffectfulPrimitive
-
-Array = Any
+from lox._types import Alive, Array
 
 
 class Target(Protocol):
@@ -37,7 +36,7 @@ def deliver(
     arrays: Sequence[Array],
     *,
     token: Array | None = None,
-    alive: Array = True,
+    alive: Alive = True,
     masked: bool = False,
     ordered: bool = False,
     results: tuple[Any, ...] = (),

@@ -21,8 +21,7 @@ from lox._host.primitive import deliver
 from lox._logdict import logdict
 from lox._storage.stores import Aval, RingStore
 from lox._storage.words import Layout, is_key
-
-Array = Any
+from lox._types import Alive, Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +202,7 @@ class Stream:
     handle: Callable[[Delivery], None]
     operands: Any
     form: Form
-    alive: Array
+    alive: Alive
     ordered: bool
 
     def send_one(self, leaves: Sequence[Array], due: Array | None, token: Array | None) -> Array | None:

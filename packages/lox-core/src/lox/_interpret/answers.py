@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from lox._jax import compat
 from lox._storage.stores import select
+from lox._types import Array
 
 if TYPE_CHECKING:  # it evaluates equations with this
     from lox._interpret.collect import Frame
 
-Array = Any
 
 # Primitives whose result has no lanes, whatever their operand has: equinox's. For one lane they are the identity.
 _ASK_ALL_LANES = frozenset(["unvmap_any", "unvmap_all", "unvmap_max", "nonbatchable"])

@@ -26,8 +26,8 @@ from lox._marks.mark import Record, marking, marks_are_wanted
 from lox._marks.primitives import bind_record, detach, log_p, watch_p
 from lox._storage.packing import NO_PACKING, Packing
 from lox._storage.rows import Rows
+from lox._types import Alive, Array
 
-Array = Any
 State = dict[int, Any]
 
 
@@ -47,7 +47,7 @@ class Context:
     """
 
     state: State
-    alive: Array = True
+    alive: Alive = True
     env: Any = ()
     mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
     devices: Any = dataclasses.field(default=None, metadata={"static": True})

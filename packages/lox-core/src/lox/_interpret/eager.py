@@ -17,8 +17,7 @@ from typing import Any
 import jax
 
 from lox._jax import compat
-
-Array = Any
+from lox._types import Array
 
 
 def dispatcher(fun: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -76,7 +75,7 @@ class EagerProgram:
             dead = [places[var] for var in last_used.get(i, ()) if var not in kept]
             dead += [places[var] for var in eqn.outvars if var not in last_use and var not in kept]
             self._steps.append((_compiled(eqn, kept), inputs, [places[var] for var in eqn.outvars], dead))
-        self._outs = [atom.val if isinstance(atom, compat.Literal) else None for atom in body.outvars]
+        self._outs: list[Any] = [atom.val if isinstance(atom, compat.Literal) else None for atom in body.outvars]
         self._out_places = [None if isinstance(atom, compat.Literal) else places[atom] for atom in body.outvars]
         self._size = len(places)
 

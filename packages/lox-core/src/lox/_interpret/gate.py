@@ -22,8 +22,7 @@ from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey
 from lox._interpret.table import RULES
 from lox._jax import compat
-
-Array = Any
+from lox._types import Array
 
 
 class Gate(Collector):

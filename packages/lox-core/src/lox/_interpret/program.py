@@ -25,8 +25,7 @@ from lox._errors import LogTypeError
 from lox._interpret.eager import EagerProgram, dispatcher
 from lox._jax import compat
 from lox._marks.mark import marking
-
-Array = Any
+from lox._types import Array
 
 # How many signatures of a function are remembered.
 MAX_SIGNATURES = 256

@@ -11,8 +11,7 @@ from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey
 from lox._jax import compat, once
 from lox._marks.mark import marking
-
-Array = Any
+from lox._types import Array
 
 
 def without_marks(jaxpr: Any) -> Any:

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lox._errors import UnsupportedPrimitiveError, name_sites
 from lox._jax import compat
 from lox._marks.primitives import log_p
+from lox._types import Array
 
 if TYPE_CHECKING:  # both look rules up here
     from lox._interpret.collect import Collector, Frame
     from lox._interpret.survey import Survey, Usages
-
-Array = Any
 
 
 class Rebuild(Protocol):

@@ -11,11 +11,10 @@ from lox._jax import sharding
 from lox._reduce import resolve
 from lox._storage.packing import packing_for
 from lox._storage.stores import Aval, ReduceStore, start_varying
+from lox._types import Array
 
 if TYPE_CHECKING:
     from lox._logdict.mapping import logdict
-
-Array = Any
 
 
 def reduce_logs(logs: logdict, how: Any) -> logdict:

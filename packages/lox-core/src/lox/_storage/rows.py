@@ -8,16 +8,18 @@ Arrays that several keys share (the steps of their record, the words that a loop
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 from jax import lax
 
 from lox._storage.words import Layout, PackedLeaf
+from lox._types import Array
 
-Array = Any
+Leaf: TypeAlias = Array | PackedLeaf
+"""What a row holds: an array (of numpy where it is constant), or a leaf that still lies in packed words."""
 
 
 class Chunk(NamedTuple):
@@ -26,16 +28,22 @@ class Chunk(NamedTuple):
     They become one axis at the end, and what is packed is taken apart there: not at every level.
     """
 
-    leaves: tuple[Array, ...]
-    steps: tuple[tuple[str, Array], ...]
-    where: Array | None = None
+    leaves: tuple[Leaf, ...]
+    steps: tuple[tuple[str, Leaf], ...]
+    where: Leaf | None = None
     lengths: tuple[int, ...] = ()
 
-    def arrays(self) -> list[Array]:
+    def arrays(self) -> list[Leaf]:
         where = [] if self.where is None else [self.where]
         return [*self.leaves, *(step for _, step in self.steps), *where]
 
-    def replace(self, arrays: list[Array], lengths: tuple[int, ...]) -> Chunk:
+    def unpacked(self) -> list[Array]:
+        """The arrays of a chunk of flat rows: in those, nothing is packed."""
+        arrays = [array for array in self.arrays() if not isinstance(array, PackedLeaf)]
+        assert len(arrays) == len(self.arrays())
+        return arrays
+
+    def replace(self, arrays: Sequence[Leaf], lengths: tuple[int, ...]) -> Chunk:
         rest = iter(arrays)
         leaves = tuple(next(rest) for _ in self.leaves)
         steps = tuple((axis, next(rest)) for axis, _ in self.steps)
@@ -84,7 +92,7 @@ class Rows(dict[str, tuple[Chunk, ...]]):
         """Rows with the iterations of a loop leading, in the order in which the program made them."""
         turned: dict[int, Array] = {}
 
-        def in_order(array: Array) -> Array:
+        def in_order(array: Leaf) -> Leaf:
             if not reverse:
                 return array
             if isinstance(array, PackedLeaf):
@@ -103,7 +111,7 @@ class Rows(dict[str, tuple[Chunk, ...]]):
         )
 
 
-def _carrier(array: Array | PackedLeaf) -> Array:
+def _carrier(array: Leaf) -> Array:
     """The array that a value is, or lies in."""
     return array.words if isinstance(array, PackedLeaf) else array
 
@@ -121,16 +129,16 @@ class SharedJoin:
         arrays = [self._join(column, lengths) for column in columns]
         return chunks[0].replace(arrays, (sum(chunk.rows for chunk in chunks),))
 
-    def _join(self, column: tuple[Array | PackedLeaf, ...], lengths: tuple[tuple[int, ...], ...]) -> Array:
+    def _join(self, column: tuple[Leaf, ...], lengths: tuple[tuple[int, ...], ...]) -> Array:
         # Not the arrays alone: one can be both a record and a stack of them.
         label = (tuple(map(_identity, column)), lengths)
         if label not in self._joined:
             parts = [self._with_record_axis(x, of) for x, of in zip(column, lengths, strict=True)]
-            concatenate = np.concatenate if all(isinstance(x, np.ndarray) for x in parts) else lax.concatenate
+            concatenate: Any = np.concatenate if all(isinstance(x, np.ndarray) for x in parts) else lax.concatenate
             self._joined[label] = parts[0] if len(parts) == 1 else concatenate(parts, 0)
         return self._joined[label]
 
-    def _with_record_axis(self, array: Array | PackedLeaf, lengths: tuple[int, ...]) -> Array:
+    def _with_record_axis(self, array: Leaf, lengths: tuple[int, ...]) -> Array:
         if isinstance(array, PackedLeaf):
             label = (id(array.words), array.layout, lengths)
             if label not in self._unpacked:
@@ -142,7 +150,7 @@ class SharedJoin:
         return array.reshape(shape) if isinstance(array, np.ndarray) else lax.reshape(array, shape)
 
 
-def _identity(array: Array | PackedLeaf) -> Any:
+def _identity(array: Leaf) -> Any:
     return (id(array.words), array.layout, array.place) if isinstance(array, PackedLeaf) else id(array)
 
 
@@ -156,7 +164,7 @@ def _flatten(rows: Rows) -> tuple[list[Array], Any]:
     numbers: dict[int, int] = {}
     distinct: list[Array] = []
 
-    def where(array: Array | PackedLeaf) -> Where:
+    def where(array: Leaf) -> Where:
         carrier = _carrier(array)
         if id(carrier) not in numbers:
             numbers[id(carrier)] = len(distinct)
@@ -185,7 +193,7 @@ def _flatten(rows: Rows) -> tuple[list[Array], Any]:
 def _unflatten(structure: Any, arrays: Any) -> Rows:
     arrays = list(arrays)
 
-    def at(where: Where) -> Array | PackedLeaf:
+    def at(where: Where) -> Leaf:
         number, place = where
         return arrays[number] if place is None else PackedLeaf(arrays[number], *place)
 

@@ -21,8 +21,8 @@ from lox._jax import compat, sharding
 from lox._reduce import Reducer, Reduction
 from lox._storage.packing import MAX_PACKED_ELEMENTS
 from lox._storage.words import Layout, is_small
+from lox._types import Array
 
-Array = Any
 Aval = jax.ShapeDtypeStruct
 
 

@@ -11,8 +11,8 @@ from lox._interpret import answers
 from lox._interpret.collect import Collector, Frame
 from lox._interpret.survey import Survey, Usages, in_branches
 from lox._storage.rows import Rows
+from lox._types import Array
 
-Array = Any
 # The platforms of each branch; None for the default, which comes last.
 Platforms = tuple[tuple[str, ...] | None, ...]
 

@@ -11,8 +11,7 @@ import jax
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.table import Rebuild
 from lox._jax import compat
-
-Array = Any
+from lox._types import Array
 
 
 def run_inline(find: Callable[[Any], Any]) -> Rebuild:

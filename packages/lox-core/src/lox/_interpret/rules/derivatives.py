@@ -23,8 +23,7 @@ from lox._interpret.collect import Collector, Context, Frame
 from lox._jax import compat
 from lox._marks.mark import marking
 from lox._storage.rows import Chunk, Rows
-
-Array = Any
+from lox._types import Array
 
 
 def evaluate_call(collector: Collector, jaxpr: Any, context: Context, args: list[Array]) -> Any:
@@ -78,7 +77,7 @@ def fit(rows: Rows, expected: Rows) -> Rows | None:
     arrays: dict[int, Array] = {}
     for key, chunks in expected.items():
         for chunk, like in zip(rows[key], chunks, strict=True):
-            for array, place in zip(chunk.arrays(), like.arrays(), strict=True):
+            for array, place in zip(chunk.unpacked(), like.unpacked(), strict=True):
                 if arrays.setdefault(id(place), array) is not array:
                     return None
     used: set[int] = set()
@@ -96,7 +95,7 @@ def fit(rows: Rows, expected: Rows) -> Rows | None:
 def _outline(rows: Rows) -> dict[str, Any]:
     return {
         key: [
-            (chunk.lengths, tuple(axis for axis, _ in chunk.steps), [np.shape(array) for array in chunk.arrays()])
+            (chunk.lengths, tuple(axis for axis, _ in chunk.steps), [np.shape(array) for array in chunk.unpacked()])
             for chunk in chunks
         ]
         for key, chunks in rows.items()
@@ -109,7 +108,9 @@ def describe_rows(rows: Rows) -> str:
 
 def _describe_key(item: tuple[str, tuple[Chunk, ...]]) -> str:
     key, chunks = item
-    shapes = {np.shape(leaf)[len(chunk.lengths) :] for chunk in chunks for leaf in chunk.leaves}
+    shapes = {
+        np.shape(leaf)[len(chunk.lengths) :] for chunk in chunks for leaf in chunk.unpacked()[: len(chunk.leaves)]
+    }
     of_shape = "" if shapes == {()} else f" of shape {' and '.join(map(str, sorted(shapes)))}"
     return f"{key!r} x {sum(chunk.rows for chunk in chunks)}{of_shape}"
 

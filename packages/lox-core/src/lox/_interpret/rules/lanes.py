@@ -28,8 +28,7 @@ from lox._interpret.rules.derivatives import (
 from lox._jax import compat
 from lox._marks.mark import Record
 from lox._storage.rows import Rows
-
-Array = Any
+from lox._types import Array
 
 
 def run_custom_vmap(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
@@ -179,7 +178,7 @@ def _lanes_first(rows: Rows) -> Rows:
     return Rows(
         {
             key: tuple(
-                chunk.replace([turn(array, len(chunk.lengths)) for array in chunk.arrays()], chunk.lengths)
+                chunk.replace([turn(array, len(chunk.lengths)) for array in chunk.unpacked()], chunk.lengths)
                 for chunk in chunks
             )
             for key, chunks in rows.items()

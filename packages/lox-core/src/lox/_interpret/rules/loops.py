@@ -11,8 +11,7 @@ from lox._interpret.collect import Collector, Frame
 from lox._interpret.survey import Survey, Usages, in_sequence
 from lox._jax import compat
 from lox._storage.words import Layout
-
-Array = Any
+from lox._types import Array
 
 
 def scan_usages(eqn: Any, survey: Survey) -> Usages:

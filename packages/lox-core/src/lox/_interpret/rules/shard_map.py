@@ -17,8 +17,7 @@ from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey, Usages, Use
 from lox._jax import compat, sharding
 from lox._storage.rows import Chunk, Rows
-
-Array = Any
+from lox._types import Array
 
 
 def manual_axes(eqn: Any) -> tuple[str, ...]:
@@ -105,7 +104,7 @@ def _records_first(rows: Rows, num_axes: int) -> Rows:
 
     return Rows(
         {
-            key: tuple(chunk.replace([move(a, chunk) for a in chunk.arrays()], chunk.lengths) for chunk in chunks)
+            key: tuple(chunk.replace([move(a, chunk) for a in chunk.unpacked()], chunk.lengths) for chunk in chunks)
             for key, chunks in rows.items()
         }
     )

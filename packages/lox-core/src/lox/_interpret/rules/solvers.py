@@ -13,8 +13,7 @@ import jax.numpy as jnp
 
 from lox._interpret.collect import Collector, Frame
 from lox._interpret.rules.derivatives import evaluate_call, finish_call, prepare_call, zero_tangent
-
-Array = Any
+from lox._types import Array
 
 
 def linear_solve_jaxpr(eqn: Any) -> Any:

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 
 from lox._host.delivery import Delivery
-from lox.loggers._delivery.logger import Logger, run_ids
+from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.names import numbered
 from lox.loggers._delivery.opening import Siblings
 from lox.loggers._delivery.run import NameFormat, Run, Writer
-from lox.loggers._delivery.sink import Sink
+from lox.loggers._delivery.sink import STATES_DO_NOT_LAST, Sink
 from lox.loggers._errors import LoggerOptionError, LoggerStateError
 
 
@@ -67,7 +67,7 @@ class MultiLogger(Logger):
         return all(logger._can_open(run, siblings) for logger in self.loggers)
 
     def _open_one(self, run: Run, siblings: Siblings) -> int:
-        run_id = next(run_ids)
+        run_id = self._sink.ids.of(run.name)
         # The first name that all of them can use, so that it is the same in all.
         candidates = (dataclasses.replace(run, name=name) for name in numbered(run.name))
         named = next(filter(lambda each: self._can_open(each, siblings), candidates), run)
@@ -79,9 +79,7 @@ class MultiLogger(Logger):
         try:
             members = np.asarray([self._members[run_id] for run_id in ids.reshape(-1).tolist()])
         except KeyError as error:
-            foreign = LoggerStateError(
-                f"run {error} does not belong to this MultiLogger: use the state that its init returned"
-            )
+            foreign = LoggerStateError(f"run {error} does not belong to this MultiLogger. {STATES_DO_NOT_LAST}")
             self._sink.failures.keep(foreign, "delivering")
             return
         for logger, its_ids in zip(self.loggers, members.T, strict=True):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import itertools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +26,7 @@ import numpy as np
 import lox
 from lox._host.delivery import Delivery, Receiver, call, send
 from lox._jax import compat
+from lox.loggers._delivery import copies
 from lox.loggers._delivery.config import ConfigTemplate
 from lox.loggers._delivery.failures import is_telling
 from lox.loggers._delivery.locks import RunLock
@@ -47,7 +47,7 @@ from lox.loggers._delivery.run import (
     words_of_key,
 )
 from lox.loggers._delivery.sink import Sink, close_first_at_exit
-from lox.loggers._delivery.tables import check_record, host_record, one_record, to_host, with_all_parts
+from lox.loggers._delivery.tables import check_record, host_record, one_record, with_all_parts
 from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
@@ -56,9 +56,6 @@ from lox.loggers._errors import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# Ids are given out once for the whole process, so that a state of another logger is noticed.
-run_ids = itertools.count()
 
 _MOST_LANE_AXES = 16
 _MOST_TOLD = 8
@@ -278,7 +275,9 @@ class Logger(abc.ABC):
                 self.__send(state, one_record(record, steps))
             else:
                 self.check_names(record, steps)
-                self.__receive_now(state, host_record(record, steps))
+                on_device = any(isinstance(value, jax.Array) for value in record.values())
+                logs = copies.start(one_record(record, steps)) if on_device else host_record(record, steps)
+                self.__receive_now(state, logs)
         else:
             raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
         self.__raise_pending()  # after the record is on its way: an earlier failure must not cost this one
@@ -362,9 +361,9 @@ class Logger(abc.ABC):
 
     def _open_one(self, run: Run, siblings: Siblings) -> int:
         """Opens a run and returns its id. A failure is kept, and the id leads nowhere."""
-        run_id = next(run_ids)
         name = self.__with_process(run)
         if name is None:
+            run_id = self.__sink.ids.of(run.name)
             self.__sink.add(run_id, None)
             return run_id
         if self.if_exists == "resume":
@@ -373,6 +372,7 @@ class Logger(abc.ABC):
                 siblings.of(self.__sink).add(folded(name))
                 return same  # already open here: to continue it is to go on with it
         named = dataclasses.replace(run, name=name)
+        run_id = self.__sink.ids.of(run.name)
         self.__sink.add(run_id, functools.partial(open_run, self, self.__sink, named, siblings))
         return run_id
 
@@ -401,7 +401,7 @@ class Logger(abc.ABC):
         if compat.tracing_now():
             send(Receiver(self._receive, state.run), logs)
         elif self._writes_here():
-            self.__receive_now(state, to_host(logs))
+            self.__receive_now(state, copies.start(logs))
 
     # Helpers.
 

@@ -24,7 +24,9 @@ import numpy as np
 import lox
 from lox._host.delivery import Delivery
 from lox._logdict.table import as_table
+from lox.loggers._delivery import copies
 from lox.loggers._delivery.failures import Failures, describe, records_phrase
+from lox.loggers._delivery.ids import RunIds
 from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.names import folded, numbered
@@ -35,6 +37,12 @@ from lox.loggers._delivery.worker import Worker
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
 
 T = TypeVar("T")
+
+
+STATES_DO_NOT_LAST = (
+    "A state works only with the logger whose init returned it. After a restart, do not restore it from a checkpoint: call "
+    "init with the same key, and with if_exists='resume'"
+)
 
 
 class _Nowhere(enum.Enum):
@@ -75,6 +83,7 @@ class Sink:
         self.closed = False
         self._closing = threading.RLock()  # a signal handler may close what its thread is closing
         self._pid = os.getpid()
+        self.ids = RunIds()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._ids: dict[str, int] = {}  # by the name of the run
         self._locks: dict[str, RunLock] = {}  # likewise
@@ -149,7 +158,9 @@ class Sink:
         """Queues what one host call brought: one run id, and its logs, for each lane."""
         if self.foreign:
             return
-        self._worker.submit(delivery, nbytes(delivery.logs))
+        # What is still on the device comes from Python, not from a running program.
+        from_program = not copies.is_under_way(delivery.logs)
+        self._worker.submit(delivery, nbytes(delivery.logs), from_program=from_program)
 
     def flush(self) -> None:
         """Returns when everything queued so far has been written and flushed."""
@@ -199,6 +210,7 @@ class Sink:
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
 
     def _write_all(self, deliveries: list[Delivery]) -> None:
+        deliveries = [delivery for each in deliveries if (delivery := self._read(each)) is not None]
         try:
             blocks = list(joined(deliveries, keys_apart=self._keys_apart))
         except BaseException as error:  # written one by one, they are all there
@@ -214,6 +226,17 @@ class Sink:
             except BaseException as error:  # nothing may end the thread: others wait for it
                 self._failed(error, "writing", delivery.logs)
             self._at_hand.pop()
+
+    def _read(self, delivery: Delivery) -> Delivery | None:
+        """The delivery on the host; None where the program that was to compute it has failed."""
+        if not copies.is_under_way(delivery.logs):
+            return delivery
+        try:
+            with self._worker.waiting_for_a_program():
+                return delivery._replace(logs=copies.finish(delivery.logs, self._worker.made_progress))
+        except BaseException as error:
+            self._failed(error, "reading records from the device", delivery.logs)
+            return None
 
     def _tell_dropped(self, logs: lox.logdict) -> None:
         """A bound that the user set was too small for some key: said once."""
@@ -255,9 +278,7 @@ class Sink:
     def _write(self, run_id: int, logs: lox.logdict, number: int) -> None:
         """Writes what came for a run in this number of deliveries."""
         if run_id not in self._runs:
-            error = LoggerStateError(
-                f"run {run_id} does not belong to this logger. A state works only with the logger whose init returned it"
-            )
+            error = LoggerStateError(f"run {run_id} does not belong to this logger. {STATES_DO_NOT_LAST}")
             self.failures.keep(error, "writing")
             return
         entry = self._runs[run_id]

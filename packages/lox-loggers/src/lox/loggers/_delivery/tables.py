@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -32,16 +32,16 @@ def one_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict
 
 def host_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict:
     """The same in numpy, in one go: records that come one by one are to be cheap."""
-    values = {key: _value_to_host(key, value) for key, value in data.items()}
-    by_axis = {axis: dict.fromkeys(data, _to_numpy("a step", step)) for axis, step in steps.items()}
+    values = {key: _map_value(key, value, to_numpy) for key, value in data.items()}
+    by_axis = {axis: dict.fromkeys(data, to_numpy("a step", step)) for axis, step in steps.items()}
     return lox.logdict._make(values, by_axis, dict.fromkeys(data, 1), frozenset(), {})
 
 
-def to_host(logs: lox.logdict) -> lox.logdict:
-    """The same logs as numpy arrays that nobody else can change any more."""
-    data = {key: _value_to_host(key, value) for key, value in logs.items()}
-    steps = map_steps(logs, lambda key, step: _to_numpy("a step", step))
-    counts = {key: count if type(count) is int else np.asarray(count) for key, count in logs.counts.items()}
+def map_leaves(logs: lox.logdict, convert: Callable[[str, Any], Any]) -> lox.logdict:
+    """The same logs with `convert(name, leaf)` in the place of every value, step and count that is an array."""
+    data = {key: _map_value(key, value, convert) for key, value in logs.items()}
+    steps = map_steps(logs, lambda key, step: convert("a step", step))
+    counts = {key: count if type(count) is int else convert("a count", count) for key, count in logs.counts.items()}
     return lox.logdict._make(data, steps, counts, logs.stacked, dict(logs._bounds))
 
 
@@ -94,30 +94,36 @@ def count_records(logs: lox.logdict) -> int:
         return 1
 
 
-def _value_to_host(key: str, value: Any) -> Any:
+def _map_value(key: str, value: Any, convert: Callable[[str, Any], Any]) -> Any:
     if type(value) in _ARRAY_LIKE or isinstance(value, (np.generic, jax.Array)):  # a union takes longer
-        return _to_numpy(key, value)
+        return convert(key, value)
     try:
         leaves, tree = jax.tree_util.tree_flatten(value)
     except ValueError as error:  # keys of a dict that cannot be sorted
         raise LoggerStateError(f"the value of {key!r} is not a pytree: {error}") from error
     if not leaves:
         raise LoggerStateError(f"the value of {key!r} holds no arrays or numbers: {value!r}")
-    return jax.tree_util.tree_unflatten(tree, [_to_numpy(key, leaf) for leaf in leaves])
+    return jax.tree_util.tree_unflatten(tree, [convert(key, leaf) for leaf in leaves])
 
 
 _ARRAY_LIKE = frozenset({np.ndarray, float, int, bool, complex, str})
 
 
-def _to_numpy(name: str, leaf: Any) -> np.ndarray:
-    plain = type(leaf) in _ARRAY_LIKE or isinstance(leaf, np.generic)
-    if not plain and is_partial(leaf):
+def check_whole(name: str, leaf: Any) -> None:
+    if is_partial(leaf):
         raise LoggerStateError(
             f"{name!r} is spread over several processes, and process {jax.process_index()} has only a part of it. Log it "
             "inside the program (logger.spool, logger.tap), or gather it on every process first, with "
             "jax.experimental.multihost_utils.process_allgather(value, tiled=True)"
         )
-    if not plain and _is_key(leaf):
+
+
+def to_numpy(name: str, leaf: Any) -> np.ndarray:
+    """A copy on the host, which nobody else can change."""
+    plain = type(leaf) in _ARRAY_LIKE or isinstance(leaf, np.generic)
+    if not plain:
+        check_whole(name, leaf)
+    if not plain and is_key(leaf):
         return label_key_words(np.array(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf)))
     array = np.array(leaf)
     if array.dtype.hasobject:
@@ -125,7 +131,7 @@ def _to_numpy(name: str, leaf: Any) -> np.ndarray:
     return array
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
     dtype = getattr(leaf, "dtype", None)
     return not isinstance(dtype, np.dtype) and dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
 

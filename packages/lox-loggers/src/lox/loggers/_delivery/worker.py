@@ -11,13 +11,14 @@ from. Whoever waits for the thread ends its rest.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from lox.loggers._errors import LoggerClosedError
@@ -40,6 +41,8 @@ class _Entry(NamedTuple):
     nbytes: int = 0
     task: Task | None = None
     """If given, somebody waits for it to run; there is no item then."""
+    from_program: bool = False
+    """Whether a running program waits until it is queued."""
 
 
 class Worker:
@@ -76,6 +79,7 @@ class Worker:
         self._stopping = False
         self._patience: float | None = None  # for how long without progress somebody waits for room
         self._progress = 0
+        self._waits_for_program = False
         self._working_on: list[_Entry] = []
         self._thread: threading.Thread | None = None
 
@@ -84,10 +88,10 @@ class Worker:
         """Whether the caller already is the background thread."""
         return self._thread is not None and threading.get_ident() == self._thread.ident
 
-    def submit(self, item: Any, nbytes: int = 0) -> None:
-        """Queues an item; waits while the queue is full."""
+    def submit(self, item: Any, nbytes: int = 0, *, from_program: bool = False) -> None:
+        """Queues an item; waits while the queue is full, unless that could wait for the program that it comes from."""
         # Waiting for room in a queue that only this thread empties would never end.
-        if self.on_thread or not self._queue(_Entry(item, nbytes)):
+        if self.on_thread or not self._queue(_Entry(item, nbytes, from_program=from_program)):
             self._handle([item])
 
     def run(self, task: Task, patience: float | None = None) -> bool:
@@ -116,6 +120,18 @@ class Worker:
             while not done and waiting.goes_on:
                 self._finished.wait(waiting.seconds())
             return done
+
+    @contextlib.contextmanager
+    def waiting_for_a_program(self) -> Iterator[None]:
+        """The thread itself waits until a program has run. What that program submits must find room, or both would wait."""
+        with self._lock:
+            self._waits_for_program = True
+            self._not_full.notify_all()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waits_for_program = False
 
     def made_progress(self) -> None:
         """Whoever waits with patience has reason to go on."""
@@ -162,7 +178,7 @@ class Worker:
         """False if there is no thread to do it."""
         with self._lock:
             if entry.task is None:  # a task takes no room: who asks for one waits for it anyway
-                self._wait_for_room(entry.nbytes)
+                self._wait_for_room(entry)
             if self._stopping:
                 raise LoggerClosedError("the logger is closed, so nothing more can be logged to it")
             if not self._started():
@@ -178,13 +194,15 @@ class Worker:
         self._bytes += entry.nbytes
         self._urgent += entry.task is not None
 
-    def _full(self, nbytes: int) -> bool:
+    def _full(self, entry: _Entry) -> bool:
+        if entry.from_program and self._waits_for_program:
+            return False
         # An entry larger than the whole budget passes when it is alone.
-        return self._waiting >= self._size or (self._waiting > 0 and self._bytes + nbytes > MAX_BYTES)
+        return self._waiting >= self._size or (self._waiting > 0 and self._bytes + entry.nbytes > MAX_BYTES)
 
-    def _wait_for_room(self, nbytes: int) -> None:
+    def _wait_for_room(self, entry: _Entry) -> None:
         waiting: _Patience | None = None
-        while not self._stopping and self._full(nbytes):
+        while not self._stopping and self._full(entry):
             if waiting is None or waiting.limit != self._patience:
                 waiting = _Patience(self, self._patience)
             if not waiting.goes_on:

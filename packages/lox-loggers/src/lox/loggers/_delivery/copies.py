@@ -1,0 +1,80 @@
+"""Logs that the device has yet to compute, on their way to the background thread.
+
+A call from Python must not wait for the device. So what is not computed yet is copied on the device, where nobody can
+donate or delete the copy, its transfer to the host is started, and the background thread reads it when it is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import lox
+from lox.loggers._delivery.tables import check_whole, is_key, map_leaves, to_numpy
+
+_LONGEST_NAP = 0.02  # seconds between two looks at the device
+
+
+def start(logs: lox.logdict) -> lox.logdict:
+    """The logs as numpy, except what the device has yet to compute: that is a copy of our own."""
+    waiting = [leaf for leaf in jax.tree_util.tree_leaves(logs) if _is_waited_for(leaf)]
+    if not waiting:
+        return map_leaves(logs, to_numpy)
+    own = dict(zip(map(id, waiting), _copy(waiting), strict=True))
+
+    def convert(name: str, leaf: Any) -> Any:
+        if id(leaf) not in own:
+            return to_numpy(name, leaf)
+        check_whole(name, leaf)
+        return own[id(leaf)]
+
+    return map_leaves(logs, convert)
+
+
+def _is_waited_for(leaf: Any) -> bool:
+    # The words of random keys are computed from them: those few are read at once.
+    return isinstance(leaf, jax.Array) and not is_key(leaf) and not _is_ready(leaf)
+
+
+def _is_ready(array: Any) -> bool:  # a method of arrays that their type does not mention
+    return bool(array.is_ready())
+
+
+def _copy(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Copies, each on the devices of its original, with one dispatch for those on the same devices."""
+    local = [array if array.is_fully_addressable else array.addressable_data(0) for array in arrays]
+    together: dict[Any, list[int]] = {}
+    for i, array in enumerate(local):
+        together.setdefault(frozenset(array.sharding.device_set), []).append(i)
+    copies: dict[int, jax.Array] = {}
+    for places in together.values():
+        copies.update(zip(places, _copy_together([local[i] for i in places]), strict=True))
+    for array in copies.values():
+        array.copy_to_host_async()
+    return [copies[i] for i in range(len(local))]
+
+
+@jax.jit
+def _copy_together(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.copy(array) for array in arrays]
+
+
+def is_under_way(logs: lox.logdict) -> bool:
+    """Whether parts of these logs are still on the device."""
+    return any(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(logs))
+
+
+def finish(logs: lox.logdict, still_waiting: Callable[[], object]) -> lox.logdict:
+    """The same logs as numpy. Waits for the device, and calls `still_waiting` every now and then."""
+    nap = 0.0005
+    for leaf in jax.tree_util.tree_leaves(logs):
+        while isinstance(leaf, jax.Array) and not _is_ready(leaf):
+            still_waiting()
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+    return map_leaves(logs, lambda name, leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf)

@@ -1,0 +1,135 @@
+"""Calls from Python do not wait for the device: what it has yet to compute is read on the background thread."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from lox.loggers import MemoryLogger
+
+
+@jax.jit
+def slow(x):
+    """Takes a fair part of a second on any machine; the result depends on all of it."""
+    return jax.lax.fori_loop(0, 40, lambda i, a: jnp.tanh(a @ a), jnp.full((600, 600), x))[0, 0]
+
+
+def step(x):
+    y = slow(x)
+    lox.log({"y": y, "x": x}, step=jnp.int32(x))
+    return y
+
+
+def records(logger):
+    (run,) = logger.runs
+    return logger.logs[run.name]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled():
+    slow(0.0).block_until_ready()
+
+
+def test_a_spooled_call_returns_before_the_program_has_run():
+    with MemoryLogger() as logger:
+        spooled = logger.spool(jax.jit(step), logger.init(jax.random.key(0)))
+        jax.block_until_ready(spooled(jnp.float32(0)))  # traced and compiled
+        out = spooled(jnp.float32(1))
+        assert not out.is_ready()
+        logger.flush()
+        assert out.is_ready()
+        np.testing.assert_array_equal(records(logger)["x"], [0, 1])
+        np.testing.assert_array_equal(records(logger)["y"][1], out)
+
+
+def test_logging_a_value_that_is_not_computed_yet_does_not_wait():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        y = slow(jnp.float32(1))
+        logger.log(state, {"y": y}, step=3)
+        assert not y.is_ready()
+        logger.flush()
+        np.testing.assert_array_equal(records(logger)["y"], [y])
+        np.testing.assert_array_equal(records(logger).step["y"], [3])
+
+
+def test_a_value_can_be_donated_or_deleted_after_it_was_logged():
+    consume = jax.jit(lambda x: x + 1, donate_argnums=0)
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        first, second = slow(jnp.float32(1)), slow(jnp.float32(2))
+        logger.log(state, {"y": first})
+        logger.log(state, {"y": second})
+        after = consume(first)
+        second.delete()
+        logger.flush()
+        assert float(records(logger)["y"][0]) == float(after) - 1
+        assert len(records(logger)["y"]) == 2
+
+
+def test_records_of_slow_and_fast_calls_stay_in_order():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        logger.log(state, {"y": slow(jnp.float32(1))}, step=0)
+        for i in range(1, 5):
+            logger.log(state, {"y": float(i)}, step=i)
+        logger.flush()
+        np.testing.assert_array_equal(records(logger).step["y"], range(5))
+
+
+def test_a_program_that_logs_while_its_spooled_logs_are_awaited_does_not_hang():
+    """The queue holds one entry: the program must not wait for a thread that waits for the program."""
+    with MemoryLogger(queue_size=1) as logger:
+        state = logger.init(jax.random.key(0))
+
+        def chatty(x):
+            def body(i, x):
+                logger.log(state, {"inside": i})
+                return jnp.tanh(x @ x)
+
+            x = jax.lax.fori_loop(0, 30, body, jnp.full((300, 300), x))
+            lox.log({"end": x[0, 0]})
+            return x
+
+        spooled = logger.spool(jax.jit(chatty), state)
+        for i in range(3):
+            spooled(jnp.float32(i))
+        logger.flush()
+        assert len(records(logger)["inside"]) == 90
+        assert len(records(logger)["end"]) == 3
+
+
+def test_when_the_queue_is_full_python_waits():
+    with MemoryLogger(queue_size=2) as logger:
+        state = logger.init(jax.random.key(0))
+        values = [slow(jnp.float32(i)) for i in range(6)]
+        for y in values:
+            logger.log(state, {"y": y})
+        assert values[0].is_ready()  # there was room only when the first ones had been read
+        logger.flush()
+        assert len(records(logger)["y"]) == 6
+
+
+def test_what_the_device_raises_is_raised_by_the_logger():
+    def fail(x):
+        raise ValueError("the disk of the data loader is full")
+
+    def failing(x):
+        y = jax.pure_callback(fail, jax.ShapeDtypeStruct((), jnp.float32), x)
+        lox.log({"y": y})
+        return y
+
+    logger = MemoryLogger()
+    state = logger.init(jax.random.key(0))
+    with pytest.raises(Exception, match="the disk of the data loader is full"):
+        logger.spool(jax.jit(failing), state)(jnp.float32(1))
+        logger.flush()
+    logger.log(state, {"after": 1.0})
+    logger.close()
+    assert list(records_after_close(logger)["after"]) == [1.0]
+
+
+def records_after_close(logger):
+    (logs,) = logger.logs.values()
+    return logs
