@@ -20,16 +20,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except (lox.LoxError, ImportError) as error:
-        from lox.loggers._cli.output import note
-
-        note(str(error))
-        return 1
     except BrokenPipeError:  # the reader (`head`, `less`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        from lox.loggers._cli.output import note
+
+        known = isinstance(error, lox.LoxError | ImportError | OSError)
+        note(str(error) if known else f"{type(error).__name__}: {error} (lox did not expect this; please report it)")
+        return 1
     return status
 
 
