@@ -66,9 +66,8 @@ def play(key, params, envs, frames, first_frame):
         action = jax.random.categorical(act_key, logits)
         log_prob = jnp.take_along_axis(jax.nn.log_softmax(logits), action[:, None], axis=-1)[:, 0]
         after, done, total = jax.vmap(step_env)(jax.random.split(env_key, count), envs, action)
-        ended = done.sum()
-        mean_return = jnp.sum(total * done) / jnp.maximum(ended, 1)
-        lox.log({"episode/return": mean_return}, where=ended > 0, step=first_frame + i)
+        # A record for each environment whose episode has just ended.
+        lox.log({"episode/return": total}, where=done, lanes=True, step=first_frame + i)
         return after, (envs.state, action, log_prob, value, done)
 
     return jax.lax.scan(frame, envs, jnp.arange(frames))
@@ -150,8 +149,8 @@ def main():
     rates = jnp.full(options.seeds, 2.5e-3)
     tensorboard = lox.loggers.create("tensorboard", path=options.logdir, if_exists="replace")
     memory = lox.loggers.create("memory")
-    with lox.loggers.MultiLogger(tensorboard, memory) as logger:
-        states = jax.vmap(logger.init)(keys)
+    with lox.loggers.MultiLogger(tensorboard, memory, name="seed={lane}") as logger:
+        states = jax.vmap(logger.init)(keys, {"rate": rates})
 
         @jax.jit
         @jax.vmap

@@ -4,7 +4,7 @@ The programs are in ``tests/core/programs``, by what they are about. Each is a f
 returns a scalar, so that all of them can be jitted, vmapped and, unless they say otherwise, differentiated.
 """
 
-from tests.core.programs import branches, derivatives, lanes, loops, straight
+from tests.core.programs import branches, derivatives, lanes, loops, rows, straight
 from tests.core.programs._program import LANES as LANES
 from tests.core.programs._program import Program as Program
 from tests.core.programs._program import X as X
@@ -15,6 +15,7 @@ PROGRAMS: list[Program] = [
     *branches.corpus.programs,
     *derivatives.corpus.programs,
     *lanes.corpus.programs,
+    *rows.corpus.programs,
 ]
 
 assert len({program.name for program in PROGRAMS}) == len(PROGRAMS)

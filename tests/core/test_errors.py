@@ -49,14 +49,66 @@ def raises(kind, *patterns: str):
 def test_logs_do_not_lose_their_steps():
     def again(**steps):
         _, logs = lox.spool(lambda: lox.log({"x": 1.0}, step=7, epoch=0) and None)()
-        lox.log(logs, **steps)  # here
+        lox.log(logs, **steps)
         lox.log(dict(logs), prefix="bare/")
 
-    for given in ({}, {"step": 8}):
-        with raises(lox.LoxError, "epoch=...", "would be lost", r"dict\(logs\)", site(again, "# here")):
-            lox.spool(again)(**given)
-    logs = lox.spool(again)(step=8, epoch=1)[1]
-    assert {axis: by_key["x"].tolist() for axis, by_key in logs.steps.items()} == {"step": 8, "epoch": 1}
+    for given in ({}, {"step": 8}, {"frame": 3}):
+        logs = lox.spool(again)(**given)[1]
+        found = {axis: by_key["x"].tolist() for axis, by_key in logs.steps.items()}
+        assert found == {"step": 7, "epoch": 0} | given
+        assert "bare/x" in logs
+
+
+def test_logs_with_lanes_are_not_taken_for_records():
+    def again(xs):
+        logs = jax.vmap(lox.spool(lambda x: jax.lax.map(lambda i: lox.log({"x": x + i}), jnp.arange(2))))(xs)[1]
+        lox.log(logs, step=3)  # here
+
+    with raises(lox.LoxError, "lanes of a vmap", "inside the vmap", site(again, "# here")):
+        lox.spool(again)(jnp.arange(3.0))
+
+
+@pytest.mark.parametrize("name", ["capacity", "interval", "every", "argnames", "keep_logs", "ordered", "every_n"])
+def test_options_of_other_functions_are_told_their_place(name):
+    def f(x):
+        lox.log({"x": x}, **{name: 3})  # here
+
+    with raises(TypeError, f"{name}= is not an option of lox.log", "lox.(spool|tap)", site(f, "# here")):
+        f(1.0)
+    logs = lox.spool(lambda x: lox.log({"x": x}, steps={name: 3}, step=1) and x)(1.0)[1]
+    assert {axis: int(by_key["x"]) for axis, by_key in logs.steps.items()} == {"step": 1, name: 3}
+
+
+def test_an_axis_called_steps_is_a_step_axis():
+    logs = lox.spool(lambda x: lox.log({"x": x}, steps=3) and x)(1.0)[1]
+    assert int(logs.steps["steps"]["x"]) == 3
+
+
+@pytest.mark.parametrize(
+    "options, data, message",
+    [
+        ({}, {"x": jnp.zeros(3), "y": jnp.zeros(2)}, "the same leading axis"),
+        ({}, {"x": 1.0}, "the same leading axis"),
+        (
+            {"where": jnp.ones(2, bool)},
+            {"x": jnp.zeros(3)},
+            r"with 3 lanes, `where` must be a scalar or have shape \(3,\)",
+        ),
+        ({"step": jnp.zeros(4)}, {"x": jnp.zeros(3)}, r"step axis 'step' must be a scalar or have shape \(3,\)"),
+        ({"lanes": 3}, {"x": jnp.zeros(3)}, "lanes must be True or False"),
+    ],
+)
+def test_lanes_that_do_not_fit_are_told(options, data, message):
+    def f():
+        lox.log(data, **{"lanes": True, **options})  # here
+
+    with raises(TypeError, message, site(f, "# here")):
+        f()
+
+
+def test_a_condition_for_each_lane_says_what_to_write():
+    with raises(TypeError, "`where` must be a boolean scalar", "say lanes=True"):
+        lox.log({"x": jnp.zeros(3)}, where=jnp.ones(3, bool))
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "spooled"])

@@ -491,3 +491,23 @@ def test_a_mean_without_a_nan_does_not_alarm_debug_nans():
     with jax.debug_nans(True):
         assert lox.spool(f, reduce="mean")(jnp.ones((2, 3)))[1]["a"].tolist() == [1.0, 1.0, 1.0]
     assert np.isnan(lox.spool(f, reduce="mean")(jnp.ones((0, 3)))[1]["a"]).all()
+
+
+def test_axes_come_in_the_order_in_which_they_were_given():
+    """Also where one key is kept as rows and another, with fewer axes, in a store."""
+
+    def f(x):
+        def step(carry, i):
+            lox.log({"loss": i * 1.0}, step=i, frame=i * 8)
+            lox.log({"return": i * 1.0}, frame=i * 8, where=i > 1)
+            return carry, None
+
+        return jax.lax.scan(step, x, jnp.arange(4))[0]
+
+    tapped = []
+    lox.tap(f, lambda logs: tapped.append(list(logs.steps)))(1.0)
+    jax.effects_barrier()
+    assert tapped[0] == ["step", "frame"]
+    for spooled in (lox.spool(f), jax.jit(lox.spool(f)), lox.spool(f, reduce="mean"), lox.spool(f, capacity=2)):
+        assert list(spooled(1.0)[1].steps) == ["step", "frame"]
+    assert list(jax.vmap(lox.spool(f))(jnp.ones(2))[1].steps) == ["step", "frame"]

@@ -182,14 +182,91 @@ def test_the_progress_bar_follows_a_step_axis():
     assert "hidden" not in out.getvalue()
 
 
-@pytest.mark.parametrize(("runs", "bars"), [(3, 3), (50, 1)])
-def test_vmapped_runs_have_a_bar_each_or_one_for_all(runs, bars):
+@pytest.mark.parametrize("runs", [3, 50])
+def test_lanes_in_lockstep_share_one_bar(runs):
     out = io.StringIO()
     with ProgressLogger(10, file=out, live=True, metrics="loss") as logger:
         log_steps(logger, runs, 10)
-    final = out.getvalue().rstrip().splitlines()[-bars:]
-    assert all(("500/500" if bars == 1 else "10/10") in line and "loss=" in line for line in final)
-    assert out.getvalue().count("500/500" if bars == 1 else "10/10") <= 3 * bars
+    final = out.getvalue().rstrip().splitlines()[-1]
+    assert f"{runs} runs" in final
+    assert "10/10" in final
+    assert "loss=" in final
+
+
+def test_runs_that_are_not_equally_far_have_a_bar_each():
+    out = io.StringIO()
+    with ProgressLogger(10, file=out, live=False) as logger:
+        for run, steps in enumerate((10, 5)):
+            state = logger.init(jax.random.key(run << 32 | run))
+            for step in range(steps):
+                logger.log(state, {"x": 1}, step=step)
+    last = {line.split()[0]: line.split()[1] for line in out.getvalue().splitlines()}
+    assert sorted(last.values()) == ["10/10", "5/10"]
+
+
+def test_only_records_with_its_axis_move_the_bar():
+    out = io.StringIO()
+    with ProgressLogger(10, axis="update", file=out) as logger:
+        state = logger.init(jax.random.key(0))
+        for episode in range(6):
+            logger.log(state, {"return": 1.0}, frame=8 * episode)
+        logger.flush()
+        assert out.getvalue() == ""
+        for update in range(3):
+            logger.log(state, {"loss": 1.0}, update=update)
+    assert out.getvalue().splitlines()[-1].split()[1] == "3/10"
+
+
+def test_an_axis_that_no_record_has_is_told_at_the_end():
+    out = io.StringIO()
+    with ProgressLogger(10, file=out) as logger:
+        logger.log(logger.init(jax.random.key(0)), {"loss": 1.0}, update=3)
+    assert out.getvalue() == "no record had the step axis 'step'; there were update: say axis=\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "end"),
+    [(0, range(0, 100, 10), "100/100"), (0, range(0, 50, 10), "41/100"), (1, range(1, 101), "100/100")],
+)
+def test_an_interval_ends_at_the_end_and_only_there(start, steps, end):
+    out = io.StringIO()
+    with ProgressLogger(100, start=start, file=out) as logger:
+        state = logger.init(jax.random.key(0))
+        for step in steps:
+            logger.log(state, {"loss": 1.0}, step=step)
+    assert out.getvalue().splitlines()[-1].split()[1] == end
+
+
+def test_log_files_have_the_times_with_their_names():
+    out = io.StringIO()
+    with ProgressLogger(4, file=out) as logger:
+        logger.log(logger.init(jax.random.key(0)), {"loss": 1.0}, step=1)
+    assert re.search(r"2/4 \(50%\)  elapsed \d+:\d\d  remaining \d+:\d\d", out.getvalue())
+
+
+def test_a_bar_says_compiling_until_the_first_record(make_terminal):
+    terminal = make_terminal(columns=100)
+    with ProgressLogger(4, file=terminal.file) as logger:
+        logger.log(logger.init(jax.random.key(0)), {"loss": 1.0}, step=0)
+    (last,) = [line for line in terminal.lines() if "/4" in line]
+    assert "elapsed 0:" in last
+    assert "compiling" not in last
+    assert "compiling" in terminal.text()
+
+
+def test_the_console_shows_configs_and_no_mean_of_hyperparameters():
+    out = io.StringIO()
+    keys, rates = jax.random.split(jax.random.key(0), 20), jnp.linspace(0.1, 0.3, 20)
+    with ConsoleLogger(file=out) as logger:
+        init = jax.vmap(lambda key, rate: logger.init(key, {"rate": rate, "env": "CartPole"}))
+        states = init(keys, rates)
+        jax.vmap(lambda state, x: logger.log(state, {"width": x}))(states, jnp.arange(20.0))
+        jax.vmap(lambda state, x: logger.log(state, {"loss": x}, step=0))(states, jnp.arange(20.0))
+    first = out.getvalue().splitlines()[0]
+    assert first.startswith("20 runs  rate=0.1..0.3  env=CartPole")
+    assert "width=0..19" in out.getvalue()
+    assert "width=9.5" not in out.getvalue()
+    assert "loss=9.5 [0, 19]" in out.getvalue()
 
 
 def test_records_without_the_axis_are_counted_and_an_unknown_end_is_fine():

@@ -25,7 +25,7 @@ PUBLIC = {
     "lox.wandb": "WandbError WandbFinishedError WandbKeyError WandbLogger WandbLoginError WandbOptionError",
 }
 SIGNATURES = {
-    "lox.log": "data where tags reduce prefix explicit steps",
+    "lox.log": "data where tags reduce prefix explicit lanes steps",
     "lox.spool": "fun argnames tags keep_logs interval reduce prefix capacity",
     "lox.tap": "fun callback argnames tags prefix interval batch ordered",
     "lox.nolog": "fun argnames tags",

@@ -17,12 +17,26 @@ from lox._errors import LogTypeError
 from lox._logdict import logdict
 from lox._marks.mark import Mark, Record, marks_are_wanted, unmuted
 from lox._marks.primitives import bind_record, watch_p
+from lox._marks.rows import as_logdict, collected_batches, lane_batches
 from lox._reduce import resolve
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS = ("where", "tags", "reduce", "prefix", "explicit")
+_OPTIONS = ("where", "tags", "reduce", "prefix", "explicit", "lanes")
+
+# Keywords that belong elsewhere, and where. They would be step axes otherwise.
+_ELSEWHERE = {
+    "argnames": "lox.spool(f, argnames=...) and lox.tap(f, callback, argnames=...)",
+    "callback": "lox.tap(f, callback)",
+    "capacity": "lox.spool(f, capacity=...)",
+    "every": "lox.spool(f, interval=...) and lox.tap(f, callback, interval=...), or where=i % n == 0",
+    "interval": "lox.spool(f, interval=...) and lox.tap(f, callback, interval=...)",
+    "keep_logs": "lox.spool(f, keep_logs=...)",
+    "ordered": "lox.tap(f, callback, ordered=...)",
+    "reduction": "lox.log(..., reduce=...) and lox.spool(f, reduce=...)",
+}
+_ELSEWHERE |= dict.fromkeys(("every_n", "log_every", "log_interval"), _ELSEWHERE["every"])
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -51,6 +65,7 @@ def log(
     reduce: Any = None,
     prefix: str = "",
     explicit: bool = False,
+    lanes: bool = False,
     **steps: Any,
 ) -> logdict:
     """Mark values, anywhere in JAX code.
@@ -58,13 +73,17 @@ def log(
     By itself this does nothing and costs nothing. ``lox.spool`` returns the marked values, ``lox.tap`` streams them.
 
     Args:
-      data: values by key, each a pytree of arrays or numbers.
+      data: values by key, each a pytree of arrays or numbers. Of a logdict, what ``lox.spool`` has collected, each record
+        is recorded again, with its own steps and those given here.
       where: a boolean scalar; where it is false there is no record.
       tags: labels to select by.
       reduce: what the records of this call fold into when they are spooled, such as ``"mean"`` or ``("min", "max")``.
       prefix: put before every key.
       explicit: recorded only where ``argnames`` or ``tags`` asks for it.
-      **steps: the record's place along one or several step axes, each a scalar.
+      lanes: each value has a leading axis, of the environments that are stepped together for example, and each entry along
+        it is a record. ``where`` and steps may have that axis too.
+      **steps: the record's place along one or several step axes, each a scalar. ``steps={"capacity": 3}`` is the way to
+        an axis whose name is that of an option.
 
     Returns:
       The record as a logdict.
@@ -76,12 +95,33 @@ def log(
     >>> print(y, logs, logs.step["x"])
     2.0 {'x': 1.0} 3
     """
-    record = _check(data, where, tags, reduce, prefix, explicit, steps)
+    steps = _all_steps(steps, _call_site)
+    options = {"tags": tags, "reduce": reduce, "prefix": prefix, "explicit": explicit}
+    if lanes or isinstance(data, logdict):
+        return _log_rows(data, where, steps, lanes, options)
+    record = _check(data, where, steps, **options)
     if marks_are_wanted():
         bind_record(record, record.mark.keys)
     values = {prefix + key: value for key, value in data.items()} if prefix else data
     axes = {axis: dict.fromkeys(values, step) for axis, step in steps.items()} if values else {}
     return logdict._make(values, axes, dict.fromkeys(values, 1), frozenset(), {})
+
+
+def _log_rows(data: Any, where: Any, steps: Mapping[str, Any], lanes: bool, options: Mapping[str, Any]) -> logdict:
+    """Several records in one call: lanes, or those of collected logs."""
+    site = _call_site()
+    if not isinstance(lanes, (bool, np.bool_)):
+        raise LogTypeError(f"lox.log at {site}: lanes must be True or False, got {lanes!r}")
+    batches = lane_batches(data, where, steps, site) if lanes else collected_batches(data, where, steps, site)
+    if marks_are_wanted():
+        for batch in batches:
+
+            def mark(values: Any, where: Any, steps: Any) -> None:
+                record = _check(values, where, steps, **options, site=site)
+                bind_record(record, record.mark.keys)
+
+            batch.each(mark)
+    return as_logdict(batches, options["prefix"])
 
 
 def log_grad(
@@ -105,7 +145,8 @@ def log_grad(
     """
     if not isinstance(name, str):
         raise LogTypeError(f"lox.log_grad at {_call_site()}: expected log_grad(x, name), got a name {name!r}")
-    record = _check({name: x}, where, tags, reduce, prefix, explicit, steps)
+    steps = _all_steps(steps, _call_site)
+    record = _check({name: x}, where, steps, tags, reduce, prefix, explicit)
     if not marks_are_wanted() or not unmuted(record.mark, record.mark.keys):
         return x
     others = ([record.where] if record.mark.masked else []) + list(record.steps.values())
@@ -121,18 +162,32 @@ def log_grad(
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
+def _all_steps(steps: Mapping[str, Any], site: Callable[[], str]) -> dict[str, Any]:
+    """The steps given as keywords, and those in a mapping called ``steps``, which may have any name."""
+    for axis in steps:
+        if axis in _ELSEWHERE:
+            raise LogTypeError(
+                f"lox.log at {site()}: {axis}= is not an option of lox.log. It belongs to {_ELSEWHERE[axis]}. For a step axis "
+                f"of that name, write steps={{{axis!r}: ...}}"
+            )
+    if not isinstance(explicit := steps.get("steps"), Mapping):
+        return dict(steps)
+    return {**{axis: step for axis, step in steps.items() if axis != "steps"}, **explicit}
+
+
 def _check(
-    data: Any, where: Any, tags: Any, reduce: Any, prefix: str, explicit: bool, steps: Mapping[str, Any]
+    data: Any,
+    where: Any,
+    steps: Mapping[str, Any],
+    tags: Any,
+    reduce: Any,
+    prefix: str,
+    explicit: bool,
+    site: str | None = None,
 ) -> Record:
-    site = _call_site()
+    site = site or _call_site()
     if type(data) is not dict and not isinstance(data, Mapping):
         raise LogTypeError(f"lox.log at {site}: expected a mapping of names to values, got {type(data).__name__}")
-    if isinstance(data, logdict) and (axes := data.steps.keys() - steps.keys()):
-        told = ", ".join(f"{axis}=..." for axis in sorted(axes))
-        raise LogTypeError(
-            f"lox.log at {site}: these logs have steps, which would be lost. Pass the steps again, lox.log(logs, {told}), or "
-            "drop them, lox.log(dict(logs))"
-        )
     trees, leaves = [], {}
     for key, value in data.items():
         if not isinstance(key, str):
@@ -190,7 +245,10 @@ def _as_condition(where: Any, site: str) -> Any:
     array = _as_array(where, "where", site, "`{}`")
     dtype = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
     if np.shape(array) != () or dtype != np.bool_:
-        raise LogTypeError(f"lox.log at {site}: `where` must be a boolean scalar, got {dtype}{list(np.shape(array))}")
+        hint = "; for one record in each lane, say lanes=True" if np.ndim(array) == 1 else ""
+        raise LogTypeError(
+            f"lox.log at {site}: `where` must be a boolean scalar, got {dtype}{list(np.shape(array))}{hint}"
+        )
     return array
 
 

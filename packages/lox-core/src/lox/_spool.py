@@ -178,7 +178,21 @@ def assemble(plan: Plan, frame: Frame) -> logdict:
         appended = jax.tree.map(lambda leaf: leaf[0], kept[key]) if single else kept[key]
         dict.__setitem__(reduced, key, {**reduced[key], APPEND: appended})
     logs = logdict._of_disjoint([reduced, kept.filter(lambda key: key not in reduced)])
-    return logs._pick({key: key for key in plan.keys if key in logs})
+    logs = logs._pick({key: key for key in plan.keys if key in logs})
+    logs._steps = {axis: logs._steps[axis] for axis in _in_order(plan.keys[key].axes for key in logs)}
+    return logs
+
+
+def _in_order(axes_of_keys: Iterable[tuple[str, ...]]) -> list[str]:
+    """All axes, so that each key has its own in the order in which it was logged with them: it is shown over the first."""
+    order: list[str] = []
+    for axes in axes_of_keys:
+        place = len(order)
+        for axis in reversed(axes):
+            if axis not in order:
+                order.insert(place, axis)
+            place = order.index(axis)
+    return order
 
 
 def _from_rows(plan: KeyPlan, chunks: tuple[Chunk, ...], join: SharedJoin) -> logdict:

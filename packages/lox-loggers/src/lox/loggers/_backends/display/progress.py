@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+
+import numpy as np
 
 import lox
 from lox.loggers._backends.display.board import Board, RunBoard
@@ -21,12 +23,17 @@ _MAX_BARS = 8  # with more runs than this there is one bar for all
 
 
 class ProgressLogger(Logger):
-    """Shows how far each run is.
+    """Shows how far each run is, the time that has passed and the time that is left.
+
+    Until the first record, a bar says that the program is being compiled. Runs that are equally far, as the lanes of a `vmap`
+    are, share one bar.
 
     Args:
       total: how many steps there are; None if that is not known.
-      axis: the step axis that tells how far it is, the first step being number `start`; records without that axis are
-        counted instead.
+      axis: the step axis that tells how far it is. Only records that have it move the bar; where no record has any step, the
+        records themselves are counted.
+      start: the number of the first step. With `start=1`, the record of step 100 is the hundredth; a program that goes on from
+        step 500 says `start=500`, and as `total` how many steps are left.
       metrics: the keys whose latest values are shown beside the bar; `fnmatch` patterns work.
       file: where to; standard error if None. Where it is no terminal, there is a line for each tenth of the way (without
         a total: each ten seconds), and one at the end.
@@ -35,7 +42,7 @@ class ProgressLogger(Logger):
     >>> import sys
     >>> with lox.loggers.ProgressLogger(total=10, metrics="loss", file=sys.stdout, live=False) as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=4)
-    00000000  5/10 (50%)  loss=0.25
+    00000000  5/10 (50%)  elapsed 0:00  remaining 0:00  loss=0.25
     """
 
     def __init__(
@@ -62,18 +69,31 @@ class ProgressLogger(Logger):
         self._file = file
         self._live = live
         self._board = Board()
+        self._ways: dict[str, _Way] = {}
+        self._started = time.monotonic()
         self._open_runs = 0
         self._display: _Bars | _Lines | Ended | None = None
 
     def open(self, run: Run) -> ProgressWriter:
+        if not self._board.runs:
+            self._started = time.monotonic()
         self._board.runs[run.name] = RunBoard(run.name)
+        self._ways[run.name] = _Way(self._axis, self._start, self.total)
         self._open_runs += 1
-        return ProgressWriter(self, run.name)
+        writer = ProgressWriter(self, run.name)
+        if self._is_live():
+            self._draw()  # there is a bar while the program is compiled
+        return writer
+
+    def _is_live(self) -> bool:
+        return (self._file or sys.stderr).isatty() if self._live is None else self._live
 
     def done(self, run: RunBoard) -> int:
         """How many steps a run has made."""
-        count = int(run.steps[self._axis]) - self._start + 1 if self._axis in run.steps else run.records
-        return count if self.total is None else min(count, self.total)
+        return self._ways[run.name].done(ended=self._open_runs == 0)
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
 
     def beside(self, runs: Sequence[RunBoard]) -> str:
         """The chosen metrics, the mean over the runs where there are several."""
@@ -84,19 +104,28 @@ class ProgressLogger(Logger):
                 parts.append(f"{key}={short(sum(values) / len(values))}")
         return " ".join(parts)
 
-    def groups(self) -> list[tuple[str, list[RunBoard]]]:
-        """The runs behind each bar."""
+    def bars(self) -> list[_Bar]:
+        """What there is to show: one bar for all runs if they are equally far, or too many."""
         runs = list(self._board.runs.values())
+        done = list(map(self.done, runs))
+        if len(runs) > 1 and len(set(done)) == 1:
+            return [_Bar(f"{len(runs)} runs", done[0], self.total, runs)]
         if len(runs) > _MAX_BARS:
-            return [(f"{len(runs)} runs", runs)]
+            return [_Bar(f"{len(runs)} runs", sum(done), self.total and self.total * len(runs), runs)]
         names = self._board.short_names()
-        return [(names[run.name], [run]) for run in runs]
+        return [_Bar(names[run.name], number, self.total, [run]) for run, number in zip(runs, done, strict=True)]
+
+    def missing_axis(self) -> str:
+        """What to say where records had steps, but none along the axis that was asked for."""
+        others = {axis for way in self._ways.values() for axis in way.other_axes}
+        if not others or any(way.last is not None for way in self._ways.values()):
+            return ""
+        return f"no record had the step axis {self._axis!r}; there were {', '.join(sorted(others))}: say axis="
 
     def _draw(self) -> None:
         if self._display is None:
             file = self._file or sys.stderr
-            live = file.isatty() if self._live is None else self._live
-            self._display = _Bars(file) if live else _Lines(file)
+            self._display = _Bars(file) if self._is_live() else _Lines(file)
         try:
             self._display.draw(self)
         except BrokenPipeError:
@@ -121,6 +150,7 @@ class ProgressWriter:
 
     def write(self, logs: lox.logdict) -> None:
         self._run.add(logs)
+        self._logger._ways[self._run.name].add(logs)
 
     def flush(self) -> None:
         self._logger._draw()
@@ -129,39 +159,114 @@ class ProgressWriter:
         self._logger._closed()
 
 
+class _Bar(NamedTuple):
+    title: str
+    done: int
+    total: int | None
+    runs: list[RunBoard]
+
+
+class _Way:
+    """How far a run is along its axis."""
+
+    def __init__(self, axis: str, start: int, total: int | None) -> None:
+        self._axis = axis
+        self._start = start
+        self._total = total
+        self._stride = 1.0
+        self._without_steps = 0
+        self.last: float | None = None
+        self.other_axes: set[str] = set()
+
+    def add(self, logs: lox.logdict) -> None:
+        stepped = {key for by_key in logs.steps.values() for key in by_key}
+        counts = [int(count) for key, count in logs.counts.items() if key not in stepped]
+        self._without_steps += max(counts, default=0)
+        self.other_axes.update(axis for axis, by_key in logs.steps.items() if by_key and axis != self._axis)
+        columns = [np.asarray(column, np.float64) for column in logs.steps.get(self._axis, {}).values()]
+        steps = np.concatenate(columns) if columns else np.empty(0)
+        steps = np.unique(steps[np.isfinite(steps)])
+        if not len(steps):
+            return
+        before = [*([] if self.last is None else [self.last]), *steps[-2:-1].tolist()]
+        last = float(steps[-1])
+        if before and last > max(before):
+            self._stride = last - max(before)
+        self.last = last if self.last is None else max(self.last, last)  # what is logged rarely may arrive late
+
+    def done(self, ended: bool) -> int:
+        """How many steps were made. At the end, the steps after the last record count if there was none to come before
+        the total: `interval=10` has no record of the last nine."""
+        if self.last is None:
+            count = 0 if self.other_axes else self._without_steps
+        else:
+            count = int(self.last) - self._start + 1
+            if ended and self._total is not None and count - 1 + self._stride >= self._total:
+                count = self._total
+        return max(count if self._total is None else min(count, self._total), 0)
+
+
+def _clock(seconds: float | None) -> str:
+    """Hours, minutes and seconds; a dash where nobody knows."""
+    if seconds is None:
+        return "-"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _remaining(bar: _Bar, elapsed: float) -> float | None:
+    return elapsed * (bar.total - bar.done) / bar.done if bar.total is not None and bar.done else None
+
+
+def _times(bar: _Bar, elapsed: float) -> str:
+    parts = [f"elapsed {_clock(elapsed)}"]
+    if bar.total is not None:
+        parts.append(f"remaining {_clock(_remaining(bar, elapsed))}")
+    if elapsed > 0.5 and bar.done:  # of the first moments it says nothing
+        parts.append(f"{short(bar.done / elapsed)}/s")
+    return "  ".join(parts)
+
+
 class _Bars:
     def __init__(self, file: IO[str]) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         # Never started: it would draw on the terminal by itself.
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[times]}", markup=False),
             TextColumn("{task.fields[beside]}", markup=False),
             auto_refresh=False,
         )
         self._tasks: dict[str, Any] = {}
-        self._drawn = -1
+        self._drawn: Any = None
         self._part = Part(file)
 
-    def draw(self, logger: ProgressLogger) -> None:
-        if self._drawn == (seen := logger._board.seen()):
+    def draw(self, logger: ProgressLogger, last: bool = False) -> None:
+        bars = logger.bars()
+        state = (logger._board.seen(), len(logger._board.runs), last)
+        if self._drawn == state:
             return  # each run is flushed, but one drawing shows them all
-        self._drawn = seen
-        groups = logger.groups()
-        for title in [title for title in self._tasks if title not in dict(groups)]:
-            self._progress.remove_task(self._tasks.pop(title))  # more runs came, and have one bar now
-        for title, runs in groups:
-            total = None if logger.total is None else logger.total * len(runs)
-            done, beside = sum(map(logger.done, runs)), logger.beside(runs)
-            if title not in self._tasks:
-                self._tasks[title] = self._progress.add_task(title, total=total, beside="")
-            self._progress.update(self._tasks[title], completed=done, total=total, beside=beside)
+        self._drawn = state
+        for title in self._tasks.keys() - {bar.title for bar in bars}:
+            self._progress.remove_task(self._tasks.pop(title))  # their runs have other bars now
+        for bar in bars:
+            if bar.title not in self._tasks:
+                self._tasks[bar.title] = self._progress.add_task(bar.title, total=bar.total, beside="", times="")
+            compiling = not any(run.seen for run in bar.runs) and not last
+            times = "compiling" if compiling else _times(bar, logger.elapsed())
+            beside = logger.beside(bar.runs)
+            self._progress.update(
+                self._tasks[bar.title], completed=bar.done, total=bar.total, times=times, beside=beside
+            )
         self._part.show(self._progress)
 
     def stop(self, logger: ProgressLogger) -> None:
+        if logger._board.records():
+            self.draw(logger, last=True)
         self._part.close()
 
 
@@ -172,19 +277,18 @@ class _Lines:
         self._file = file
         self._shown: dict[str, int] = {}
         self._told: dict[str, int] = {}
-        self._started = time.monotonic()
 
     def draw(self, logger: ProgressLogger, last: bool = False) -> None:
-        for title, runs in logger.groups():
-            done = sum(map(logger.done, runs))
-            seconds = time.monotonic() - self._started
-            total = None if logger.total is None else logger.total * len(runs)
-            tenth = int(seconds / 10) if total is None else 10 * done // total
-            if done and (tenth > self._shown.get(title, 0) or (last and done != self._told.get(title))):
-                self._shown[title], self._told[title] = tenth, done
-                of = "" if total is None else f"/{total} ({100 * done // total}%)"
-                speed = f"  {short(done / seconds)}/s" if seconds > 0.5 else ""  # of the first moments it says nothing
-                self._file.write(f"{title}  {done}{of}{speed}  {logger.beside(runs)}".rstrip() + "\n")
+        elapsed = logger.elapsed()
+        for bar in logger.bars():
+            tenth = int(elapsed / 10) if bar.total is None else 10 * bar.done // bar.total
+            if bar.done and (tenth > self._shown.get(bar.title, 0) or (last and bar.done != self._told.get(bar.title))):
+                self._shown[bar.title], self._told[bar.title] = tenth, bar.done
+                of = "" if bar.total is None else f"/{bar.total} ({100 * bar.done // bar.total}%)"
+                parts = [f"{bar.title}  {bar.done}{of}", _times(bar, elapsed), logger.beside(bar.runs)]
+                self._file.write("  ".join(filter(None, parts)) + "\n")
+        if last and (hint := logger.missing_axis()):
+            self._file.write(f"{hint}\n")
         self._file.flush()
 
     def stop(self, logger: ProgressLogger) -> None:
