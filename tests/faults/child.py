@@ -6,6 +6,9 @@ line. That is safe because no backend of JAX runs, and no thread, before the for
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import errno
 import itertools
 import json
 import os
@@ -14,6 +17,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +34,30 @@ CHUNK = 40
 LONGEST_LIFE = 300  # seconds: nobody shall write for ever, should the process that kills it be gone
 
 
+class Disk:
+    """Now and then takes nothing for a while."""
+
+    def __init__(self, folder: str, draw: random.Random) -> None:
+        self.is_well = False
+        self._left = 0
+        real = os.open
+
+        def open_or_fail(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            if flags & os.O_WRONLY and not self.is_well and os.fsdecode(path).startswith(folder):
+                if not self._left and draw.random() < 0.1:
+                    self._left = draw.choice((1, 3, 20))
+                if self._left:
+                    self._left -= 1
+                    code = draw.choice((errno.EIO, errno.EMFILE, errno.ENOSPC))
+                    raise OSError(code, os.strerror(code), os.fsdecode(path))
+            return real(path, flags, *args, **kwargs)
+
+        self._open = open_or_fail
+
+    def fail(self) -> None:
+        os.open = self._open
+
+
 class Life:
     """What one child is asked to do."""
 
@@ -41,12 +69,39 @@ class Life:
         self._random = random.Random(spec["seed"])
         self._acknowledged = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._mode = mode
+        self._states = f"{acknowledged}.states.npy"
+        self.disk = Disk(folder, self._random) if spec["kind"] == "passing" else None
         place = {"logdir" if backend == "tensorboard" else "path": folder}
         self.logger = lox.loggers.create(backend, if_exists="resume", **place)
 
     def live(self) -> None:
-        getattr(self, self._mode)()
+        try:
+            getattr(self, self._mode)()
+            if self.disk is not None:
+                self.disk.is_well = True
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self.logger.close()  # so that its runs are free
+            raise
         self.logger.close()
+        self._acknowledge(dict.fromkeys(range(len(self.starts)), self.rows))
+
+    def live_until_signals(self) -> None:
+        """Ends as an interpreter does, while signals arrive whose handler ends it again."""
+        getattr(self, self._mode)()
+        left = [3]
+
+        def handle(*_: Any) -> None:
+            left[0] -= 1
+            if left[0] <= 0:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+            sys.exit(143)
+
+        signal.signal(signal.SIGPROF, handle)
+        signal.setitimer(signal.ITIMER_PROF, 0.001, 10 ** self._random.uniform(-3, -2))
+        atexit._run_exitfuncs()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        self._acknowledge(dict.fromkeys(range(len(self.starts)), self.rows))
 
     def log(self) -> None:
         """Records from Python, one by one."""
@@ -74,20 +129,40 @@ class Life:
         lanes = jax.jit(jax.vmap(lambda state, start: self.logger.tap(self._scan, state)(start)))
         self._compiled(lambda starts: lanes(states, starts), self.starts)
 
+    def restored(self) -> None:
+        """Runs that are opened in any order, and the states of the first process."""
+        order = self._random.sample(range(SEEDS), SEEDS)
+        states = [self.logger.init(jax.random.key(seed)) for seed in order]
+        runs = [int(states[order.index(seed)].run) for seed in range(SEEDS)]
+        if os.path.exists(self._states):
+            runs = np.load(self._states).tolist()
+        np.save(self._states, runs)
+        for seed, run in enumerate(runs):
+            state = lox.loggers.LoggerState(run=jnp.int32(run))
+            self._log_to(state, seed, self.starts[seed], self.rows + 10 * seed)
+
     def _log(self, seed: int) -> None:
         state = self.logger.init(jax.random.key(seed))
-        done = self.starts[seed]
-        while done < self.rows:
-            until = min(self.rows, done + self._random.choice((1, 3, 30, 200)))
+        self._log_to(state, seed, self.starts[seed], self.rows)
+
+    def _log_to(self, state: Any, seed: int, done: int, rows: int) -> None:
+        while done < rows:
+            until = min(rows, done + self._random.choice((1, 3, 30, 200)))
             for step in range(done, until):
-                self.logger.log(state, record(step, self.size, self.late), step=step)
+                with self._tolerant():
+                    self.logger.log(state, record(step, self.size, self.late), step=step)
             done = until
             self._flush({seed: done})
+
+    def _tolerant(self) -> contextlib.AbstractContextManager[None]:
+        """The program goes on when the disk fails."""
+        return contextlib.nullcontext() if self.disk is None else contextlib.suppress(OSError)
 
     def _compiled(self, fun: Callable[[Any], Any], start: Any) -> None:
         done = np.asarray(start, np.int32)
         while done.min() < self.rows:
-            fun(done)
+            with self._tolerant():
+                fun(done)
             done = done + np.int32(CHUNK)
             self._flush(dict(enumerate(np.atleast_1d(done).tolist())))
 
@@ -100,7 +175,11 @@ class Life:
         return jax.lax.scan(body, jnp.float32(0), start + jnp.arange(CHUNK))[0]
 
     def _flush(self, rows: dict[int, int]) -> None:
-        self.logger.flush()
+        with self._tolerant():
+            self.logger.flush()
+            self._acknowledge(rows)
+
+    def _acknowledge(self, rows: dict[int, int]) -> None:
         for seed, done in rows.items():  # a line of this length is written whole, or not at all
             os.write(self._acknowledged, f"{seed} {done}\n".encode())
 
@@ -131,10 +210,35 @@ def live(spec: dict[str, Any]) -> None:
     if (operation := spec.pop("operation", None)) is not None:
         die_at_operation(operation, spec["folder"])
     byte = spec.pop("byte", None)
+    kind = spec["kind"]
+    if kind == "rival":
+        live_with_a_rival(spec)
+        return
     life = Life(**spec)
+    if life.disk is not None:
+        life.disk.fail()
+    if kind == "signals":
+        life.live_until_signals()
+        return
     if byte is not None:
         die_at_byte(byte)
     life.live()
+
+
+def live_with_a_rival(spec: dict[str, Any]) -> None:
+    """Two processes want the same run. Each tries until it has it, and then finds what the other has written."""
+    rival = os.fork()
+    draw = random.Random(spec["seed"] + (rival == 0))
+    while True:
+        try:
+            Life(**spec).live()
+            break
+        except lox.loggers.RunExistsError:
+            time.sleep(draw.uniform(0.001, 0.02))
+    if rival == 0:
+        os._exit(0)
+    status = os.waitpid(rival, 0)[1]
+    assert status == 0, f"the rival ended with status {status}"
 
 
 def serve() -> None:

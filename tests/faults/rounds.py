@@ -25,6 +25,7 @@ from tests.faults.records import SEEDS, Columns, check_columns
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = tuple(READERS)
 MODES = ("log", "tap", "spool", "vmap", "threads")
+KINDS = ("kill", "passing", "kill", "rival", "signals", "kill", "restored")
 WITHOUT_END = 10**9
 PATIENCE = 120.0  # seconds; a process that says nothing for so long hangs
 
@@ -41,6 +42,7 @@ class Plan:
     checkpoint: bool  # whether a life begins after the last acknowledged step
     lives: int
     completed: bool  # whether a last life is left alone
+    kind: str = "kill"  # what happens to it
 
     @classmethod
     def draw(cls, backend: str, seed: int) -> Plan:
@@ -51,11 +53,16 @@ class Plan:
         # After a crash, TensorBoard is told to forget what comes after the step with which a program goes on.
         checkpoint = backend == "tensorboard" or draw.random() < 0.5
         lives, completed = draw.choice((1, 1, 2)), draw.random() < 0.25
-        return cls(backend, seed, mode, size, late, checkpoint, lives, completed)
+        kind = KINDS[seed // len(MODES) % len(KINDS)]
+        if kind == "rival" and mode in ("vmap", "threads"):
+            mode = "log"  # with several runs, each of the two could have some and wait for the others
+        if kind == "restored":
+            mode, late = "restored", False
+        return cls(backend, seed, mode, size, late, checkpoint, lives, completed, kind)
 
     @property
     def seeds(self) -> range:
-        return range(SEEDS if self.mode in ("vmap", "threads") else 1)
+        return range(SEEDS if self.mode in ("vmap", "threads", "restored") else 1)
 
 
 class Server:
@@ -120,6 +127,29 @@ class Round:
         self._random = random.Random(f"moments {plan.backend} {plan.seed}")
 
     def play(self) -> None:
+        if self.plan.kind == "kill":
+            self._play_deaths()
+        elif self.plan.kind == "restored":
+            self._restart()
+        else:
+            self.come_through()
+
+    def come_through(self) -> None:
+        """A life with a faulty disk, a rival, or signals at its end: everything is there, and once."""
+        status = self._live(rows=200)  # a multiple of what a compiled program logs at once
+        assert status == 0, self._trouble(status)
+        self.check(at_end=True)
+
+    def _restart(self) -> None:
+        """Two processes, the second with the states of the first."""
+        for rows in (20, 60):
+            status = self._live(rows=rows)
+            assert status == 0, self._trouble(status)
+            for seed in self.plan.seeds:
+                due = rows + 10 * seed
+                check_columns(self.read(seed), due, self.plan.late, complete=due)
+
+    def _play_deaths(self) -> None:
         for _ in range(self.plan.lives):
             self._die(self.kill_at_a_random_moment)
         if self.plan.completed:
@@ -173,9 +203,9 @@ class Round:
     def _live(self, rows: int, kill: Any = None, **cause: int) -> int:
         plan = self.plan
         spec = {"folder": str(self._folder), "acknowledged": str(self._acknowledged), "rows": rows, **cause}
-        done = acknowledged_rows(self._acknowledged) if plan.checkpoint else {}
+        done = acknowledged_rows(self._acknowledged) if plan.checkpoint or plan.kind == "restored" else {}
         spec["starts"] = [done.get(seed, 0) for seed in plan.seeds]
-        spec |= {"backend": plan.backend, "mode": plan.mode, "size": plan.size, "late": plan.late}
+        spec |= {"backend": plan.backend, "mode": plan.mode, "size": plan.size, "late": plan.late, "kind": plan.kind}
         child = self._server.start({**spec, "seed": self._random.randrange(10**6)})
         if kill is not None:
             kill(child)

@@ -28,10 +28,17 @@ def backend(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("mode", MODES)
 def test_kill_9_at_a_random_moment(server: Server, backend: str, mode: str, tmp_path: Path) -> None:
     plan = Plan.draw(backend, MODES.index(mode))
+    assert plan.kind == "kill"
     assert plan.mode == mode
     one = Round(server, plan, tmp_path / "runs")
     one.play()
     assert one.killed == plan.lives
+
+
+@pytest.mark.parametrize("kind", ["passing", "rival", "signals", "restored"])
+def test_nothing_is_lost_to(server: Server, backend: str, kind: str, tmp_path: Path) -> None:
+    plan = next(plan for seed in range(100) if (plan := Plan.draw(backend, seed)).kind == kind)
+    Round(server, plan, tmp_path / "runs").play()
 
 
 @pytest.mark.parametrize("operation", [2, 4, 5, 12])

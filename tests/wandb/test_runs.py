@@ -205,7 +205,7 @@ def test_if_exists_error_names_the_run(make):
     logger = make(if_exists="error")
     logger.init(KEY)
     logger.close()
-    with pytest.raises(RunExistsError, match="run '0000000000000007' exists already"):
+    with pytest.raises(RunExistsError, match="run '0000000000000007' already exists"):
         make(if_exists="error").init(KEY)
 
 
