@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from typing import NamedTuple
@@ -332,3 +333,127 @@ def test_x64_mode_gives_64_bit_records():
         assert logs["x"].dtype == np.float64
         assert logs["n"].dtype == np.int64
     assert lox.spool(f)(np.float64(1.0))[1]["x"].dtype == np.float32
+
+
+# --- arguments that a function changes in place ----------------------------------------------------------------------
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Registered:
+    value: jax.Array
+    name: str = dataclasses.field(default="a", metadata={"static": True})
+
+    def add(self, x):
+        self.value = self.value + x
+
+    def rename(self, x):
+        self.name = "b"
+
+
+@dataclasses.dataclass
+class Plain:
+    count: int = 0
+
+    def add(self, x):
+        self.count += 1
+
+    def remember(self, x):
+        self.last = x
+
+    @functools.cached_property
+    def large(self):
+        return 3
+
+
+def change(how):
+    def step(target, x, *more, **options):
+        lox.log({"x": x})
+        how(target, x)
+        return x
+
+    return step
+
+
+CHANGES = {
+    "a list that is appended to": ([], lambda target, x: target.append(x), r"target\[0\] is new"),
+    "a list that gets a None": ([], lambda target, x: target.append(None), "target has another structure"),
+    "a dict with a new entry": ({}, lambda target, x: target.update(n=x), r"target\['n'\] is new"),
+    "a dict with a changed entry": ({"n": 1}, lambda target, x: target.update(n=x), r"target\['n'\] has another value"),
+    "a dict with an entry less": ({"n": 1}, lambda target, x: target.pop("n"), r"target\['n'\] is gone"),
+    "a dict in a list": ([{"n": 1}], lambda target, x: target[0].clear(), r"target\[0\]\['n'\] is gone"),
+    "an array of strings": (np.array(["a"]), lambda target, x: target.fill("b"), "target was written to"),
+    "a field of a pytree": (Registered(np.float32(1)), Registered.add, r"target.value has another value"),
+    "a static field of a pytree": (Registered(np.float32(1)), Registered.rename, "target has another structure"),
+    "an attribute": (Plain(), Plain.add, "target has another 'count'"),
+    "a new attribute that is traced": (Plain(), Plain.remember, "target has a new 'last'"),
+}
+
+
+@pytest.mark.parametrize("wrap", [lox.spool, lox.tap, lox.nolog], ids=["spool", "tap", "nolog"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_argument_is_an_error_that_names_it(name, wrap):
+    target, how, message = CHANGES[name]
+    target = copy.deepcopy(target)
+    for _ in range(2):  # the second call finds no program of the first
+        with pytest.raises(
+            lox.LoxError, match=f"step changes its argument 'target' in place: {message}.*Return the new"
+        ):
+            wrap(change(how))(target, jnp.float32(1.0))
+        if isinstance(target, Plain):
+            target.__dict__.clear()
+            target.count = 0
+        elif isinstance(target, np.ndarray):
+            target[:] = "a"
+
+
+def test_changed_arguments_have_the_names_that_the_function_gives_them():
+    step = change(lambda target, x: None)
+
+    def pops(target, x, *more, **options):
+        (more or [options["batch"]])[0].pop("n")
+        return step(target, x)
+
+    with pytest.raises(lox.LoxError, match=r"'more\[0\]' in place: more\[0\]\['n'\] is gone"):
+        lox.spool(pops)(1, 2.0, {"n": 1})
+    with pytest.raises(lox.LoxError, match=r"'batch' in place: batch\['n'\] is gone"):
+        lox.spool(pops)(1, 2.0, batch={"n": 1})
+
+
+def test_a_changed_argument_is_noticed_inside_other_transformations():
+    step = change(lambda target, x: target.update(n=x))
+    for outer in (jax.jit, jax.grad, jax.vmap):
+        with pytest.raises(lox.LoxError, match=r"target\['n'\] is new"):
+            outer(lambda x: lox.spool(step)({}, x)[0])(jnp.ones(3) if outer is jax.vmap else 1.0)
+
+
+def test_a_function_may_change_what_is_its_own():
+    def step(batch, x, **options):
+        own = dict(batch)
+        own["n"] = own.pop("n") + x
+        options["more"] = 1
+        return own["n"]
+
+    batch = {"n": jnp.float32(1.0)}
+    assert float(lox.spool(step)(batch, 2.0, less=1)[0]) == 3.0
+    assert list(batch) == ["n"]
+
+
+def test_a_cached_property_and_leaves_that_are_made_on_demand_are_no_changes():
+    @jax.tree_util.register_pytree_node_class
+    class OnDemand:
+        def __init__(self, value):
+            self.value = value
+
+        def tree_flatten(self):
+            return (self.value * 1,), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    def step(plain, made, x):
+        lox.log({"x": x})
+        return plain.large * made.value * x
+
+    assert float(lox.spool(step)(Plain(), OnDemand(jnp.float32(2.0)), 5.0)[0]) == 30.0

@@ -61,6 +61,10 @@ class LaneError(LoxError):
     """A transformation was applied outside ``vmap`` where only inside it are the lanes known."""
 
 
+class ChangedArgumentError(LoxError):
+    """A function changes an argument in place, and the change would be lost."""
+
+
 class OrderError(LoxError):
     """``ordered=True`` where JAX cannot promise an order."""
 

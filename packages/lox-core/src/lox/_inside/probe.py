@@ -100,7 +100,7 @@ def probe(
         return marked(*args, **kwargs) if marks_are_wanted() else fun(*args, **kwargs)
 
     def found(*args: P.args, **kwargs: P.kwargs) -> Findings:
-        prober = Prober(options, program.trace(fun, program.Signature(args, kwargs)))
+        prober = Prober(options, program.trace_call(fun, args, kwargs))
         everything = [candidate for candidate in prober.candidates.found if candidate.kind != PRIMITIVE]
         chosen = prober.chosen if patterns.any() else everything or prober.candidates.found
         return Findings([Finding.of(candidate) for candidate in chosen])

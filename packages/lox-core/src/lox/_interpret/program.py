@@ -1,8 +1,7 @@
 """Tracing a user's function once per signature.
 
 A transformation traces the function to a jaxpr with marks, interprets that jaxpr into a plain one, and keeps the plain
-one. A later call with the same signature only evaluates it. Arrays among the arguments are traced; everything else
-(numbers, strings, callables, None) reaches the function as it is and is part of the signature.
+one. A later call with the same signature (``arguments``) only evaluates it.
 
 What the function reads from elsewhere is fixed at the first call, as under ``jax.jit``.
 """
@@ -22,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._errors import LogTypeError
+from lox._interpret.arguments import Result, Signature, Watch, on_device, take_self
 from lox._interpret.eager import EagerProgram, dispatcher
 from lox._jax import compat
 from lox._marks.mark import marking
@@ -36,7 +36,7 @@ class Traced:
     """A function as a jaxpr of its array arguments, with marks in it."""
 
     jaxpr: Any
-    rebuild: Callable[[list[Array]], Any]  # array outputs -> what the function returned
+    rebuild: Callable[[list[Array], Signature], Any]  # array outputs -> what the function returned
 
     def inputs(self) -> list[Any]:
         """What the program computes from: the arrays it closes over, and the types of its arguments."""
@@ -47,46 +47,6 @@ class Traced:
         return any(isinstance(const, compat.Tracer) for const in compat.open_jaxpr(self.jaxpr)[1])
 
 
-def is_array(leaf: Any) -> bool:
-    if isinstance(leaf, (np.ndarray, np.generic)):
-        # bfloat16 and its like are of kind "V" for numpy, as records are.
-        return leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, np.number)
-    return isinstance(leaf, jax.Array)
-
-
-class Signature:
-    """The arguments of a call, taken apart into arrays and the rest."""
-
-    __slots__ = ("arrays", "is_array", "static", "tree")
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        leaves, self.tree = jax.tree.flatten((args, kwargs))
-        self.is_array = tuple(map(is_array, leaves))
-        self.arrays = [_on_device(leaf) for leaf, array in zip(leaves, self.is_array, strict=True) if array]
-        self.static = [leaf for leaf, array in zip(leaves, self.is_array, strict=True) if not array]
-
-    def key(self) -> Any:
-        """Hashable where the static arguments are."""
-        avals = tuple(map(compat.type_key, self.arrays))
-        return self.tree, self.is_array, avals, tuple(map(_exact, self.static)), compat.trace_context()
-
-    def restore(self, arrays: list[Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        rest, static = iter(arrays), iter(self.static)
-        return self.tree.unflatten([next(rest) if array else next(static) for array in self.is_array])
-
-
-def _on_device(leaf: Any) -> Array:
-    """numpy values as JAX takes them: 64-bit ones are 32-bit ones unless x64 mode is on."""
-    return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
-
-
-def _exact(value: Any) -> Any:
-    """Tells 1 from 1.0 and True, and 0.0 from -0.0."""
-    if isinstance(value, (float, complex)):
-        return type(value), repr(value)
-    return type(value), value
-
-
 def with_marks() -> AbstractContextManager[Any]:
     return marking(True)
 
@@ -95,31 +55,27 @@ def trace(
     fun: Callable[..., Any], signature: Signature, context: Callable[[], AbstractContextManager[Any]] = with_marks
 ) -> Traced:
     """Trace ``fun`` to a jaxpr, in a context that says which marks it gets."""
-    returned: list[Any] = []
+    results: list[Result] = []
 
     def flat(*arrays: Array) -> list[Array]:
-        args, kwargs = signature.restore(list(arrays))
-        leaves, tree = jax.tree.flatten(fun(*args, **kwargs))
-        # Numbers, strings, numpy arrays and the like are returned as the function made them.
-        dynamic = tuple(isinstance(leaf, jax.Array) for leaf in leaves)
-        returned[:] = [tree, dynamic, [None if d else leaf for leaf, d in zip(leaves, dynamic, strict=True)]]
-        return [leaf for leaf, d in zip(leaves, dynamic, strict=True) if d]
+        copies = signature.restore(list(arrays))
+        watch = Watch(fun, signature, copies)
+        out = fun(*copies.args, **copies.kwargs)
+        watch.check()
+        results[:] = [Result(out, signature, copies)]
+        return results[0].take_outputs()
 
     flat.__name__ = getattr(fun, "__name__", type(fun).__name__)
     with context():
         jaxpr = jax.make_jaxpr(flat)(*signature.arrays)
-    tree, dynamic, static = returned
-
-    def rebuild(arrays: list[Array]) -> Any:
-        rest = iter(arrays)
-        return tree.unflatten([next(rest) if d else _fresh(leaf) for d, leaf in zip(dynamic, static, strict=True)])
-
-    return Traced(jaxpr, rebuild)
+    return Traced(jaxpr, results[0].rebuild)
 
 
-def _fresh(leaf: Any) -> Any:
-    """A numpy array can be written to: the next call must not see that."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+def trace_call(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    """Trace a call of ``fun`` with its marks, to look at it."""
+    fun, bound = take_self(fun)
+    with Signature((*bound, *args), kwargs) as signature:
+        return trace(fun, signature)
 
 
 class Program:
@@ -140,12 +96,13 @@ class Program:
         self._plain: tuple[Any, Any, int, dict[int, Array]] | None = None
         self._eager: Callable[..., list[Array]] | None = None
 
-    def __call__(self, operands: list[Array], arrays: list[Array]) -> tuple[Any, Any]:
+    def __call__(self, operands: list[Array], signature: Signature) -> tuple[Any, Any]:
+        arrays = signature.arrays
         tracing = compat.tracing_now()
         if tracing and not self._used:
             self._used = True
             outs, extra = self._interpret(operands, arrays)
-            return self._traced.rebuild(_as_arrays(outs)), jax.tree.map(_on_device, extra)
+            return self._traced.rebuild(_as_arrays(outs), signature), jax.tree.map(on_device, extra)
         if self._plain is None:
             self._plain = self._flatten(operands, arrays)
         jaxpr, tree, num_outs, constants = self._plain
@@ -158,7 +115,7 @@ class Program:
             if constant.is_deleted():  # donated by whom it was returned to
                 constant = constants[i] = _literal_array(jaxpr.jaxpr.outvars[i])
             flat[i] = constant
-        return self._traced.rebuild(flat[:num_outs]), tree.unflatten(flat[num_outs:])
+        return self._traced.rebuild(flat[:num_outs], signature), tree.unflatten(flat[num_outs:])
 
     def _outside_traces(self, jaxpr: Any) -> Callable[..., list[Array]]:
         return jax.jit(compat.evaluator(jaxpr)) if self._compiled else EagerProgram(jaxpr)
@@ -250,24 +207,26 @@ def transform(
     """
     if not callable(fun):
         raise LogTypeError(f"lox.{label[0]}: expected a function, got {fun!r} of type {type(fun).__name__}")
+    wrapped = fun
+    fun, bound = take_self(fun)
     known = programs.programs_of(fun)
     operands = list(operands)
 
     def run(fun: Callable[..., Any], operands: list[Array], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        signature = Signature(args, kwargs)
-
         def make() -> tuple[Program, bool]:
             traced = trace(fun, signature, context)
             return Program(traced, interpreter(traced), compiled), not traced.holds_tracers()
 
-        key = (label, tuple(map(compat.type_key, operands)), signature.key())
-        return finish(*lookup(known, key, make)(operands, signature.arrays))
+        with Signature(args, kwargs) as signature:
+            key = (label, tuple(map(compat.type_key, operands)), signature.key())
+            return finish(*lookup(known, key, make)(operands, signature))
 
     # Operands change from call to call: they are arguments, and no constants, of a jitted function.
     jitted = lookup(known, ("jitted", label), lambda: (dispatcher(fun, run), True))
 
-    @functools.wraps(fun)
+    @functools.wraps(wrapped)
     def transformed(*args: Any, **kwargs: Any) -> Any:
+        args = (*bound, *args)
         if jitted is not None and not compat.tracing_now():
             return jitted(operands, *args, **kwargs)
         return run(fun, operands, args, kwargs)
