@@ -12,6 +12,10 @@ import jax
 # Enough for a 4 x 2 mesh. Not through XLA_FLAGS: processes that tests start shall see the machine as it is.
 jax.config.update("jax_num_cpu_devices", 8)
 
+# Settings of JAX under which all tests run: LOX_TEST_JAX_FLAGS=jax_remat3,jax_custom_vjp3
+for flag in filter(None, os.environ.get("LOX_TEST_JAX_FLAGS", "").split(",")):
+    jax.config.update(flag, True)
+
 # The first call of anything compiles it, so the time of one example says nothing.
 hypothesis.settings.register_profile("lox", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("lox")

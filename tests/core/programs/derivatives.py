@@ -218,7 +218,7 @@ def custom_vjp_with_symbolic_zeros_and_static_arguments(x):
         return scale(factor, v.value, offset.value), (v.perturbed, offset.perturbed)
 
     def backward(factor, perturbed, ct):
-        return factor * ct, ct if perturbed[1] else None
+        return factor * ct, ct.sum() if perturbed[1] else None
 
     scale.defvjp(forward, backward, symbolic_zeros=True)
     return scale(3.0, x, jnp.float32(1.0)).sum()

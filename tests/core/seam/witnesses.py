@@ -15,7 +15,7 @@ import lox
 def _records(fun: Callable[..., Any], *args: Any) -> int:
     """How many records of the key "k" a program has; a second one would be a record too many."""
     logs = jax.eval_shape(lox.spool(fun), *args)[1]
-    return int(logs["k"].shape[0]) if "k" in logs.stacked else len(logs)
+    return int(logs["k"].shape[0]) if "k" in logs.stacked else len(logs)  # one record has no axis
 
 
 def _loop(inside: Callable[[Any, Any], Any], length: int = 3) -> Callable[[Any, Any], Any]:
@@ -55,6 +55,17 @@ def while_in_checkpoint() -> tuple[Any, Any]:
     return _counted(jax.grad(jax.checkpoint(f))), 3
 
 
+def checkpoint() -> tuple[Any, Any]:
+    def layer(x: Any) -> Any:
+        return jnp.sin(_log(jnp.cos(x)))
+
+    jax.config.update("jax_remat3", True)
+    try:
+        return _records(jax.grad(jax.checkpoint(layer)), 1.0), 1
+    finally:
+        jax.config.update("jax_remat3", False)
+
+
 def _delivered(program: Callable[[Any, Any], Any]) -> list[float]:
     received: list[float] = []
     tapped = lox.tap(_log, lambda logs: received.append(float(logs["k"])))
@@ -76,6 +87,7 @@ WITNESSES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "scan in checkpoint": scan_in_checkpoint,
     "while": while_loop,
     "while in checkpoint": while_in_checkpoint,
+    "checkpoint": checkpoint,
     "lanes of cond": lanes_of_cond,
     "lanes of while": lanes_of_while,
 }

@@ -19,7 +19,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 # Their rules are traced, or run, when the function has long returned: they are wrapped even where no mark is in sight.
-_WITH_RULES = frozenset(["custom_jvp_call", "custom_vjp_call", "custom_vmap_call"])
+_WITH_RULES = frozenset(
+    ["custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "CustomJVPTraced", "CustomVJPTraced"]
+)
 
 
 @explain_options({})

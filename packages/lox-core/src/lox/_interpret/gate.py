@@ -77,7 +77,7 @@ def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         eqn = _Equation(primitive, params, tuple(object() for _ in args))
         plainly = functools.partial(batch, axis_data, args, dims, **params)
-        if _inside.gated or not compat.holds_effect(params, HostEffect) or not compat.is_known_form(eqn):
+        if _inside.gated or not compat.holds_effect(params, HostEffect):
             return plainly()
 
         def run(*args: Array) -> Any:

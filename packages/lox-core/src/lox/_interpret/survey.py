@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from lox._interpret import table
-from lox._jax import compat, sharding
+from lox._jax import compat, hi_primitives, sharding
 from lox._marks.mark import Mark, Record
-from lox._marks.primitives import log_p
+from lox._marks.primitives import LogEffect, log_p
 
 # Made for every mark of a program: named tuples are made faster than dataclasses.
 
@@ -173,12 +173,14 @@ class Survey:
         found = self._holding.get(id(eqn))
         if found is None:
             inside = any(map(self.is_marked, compat.all_jaxprs_in_params(eqn.params)))
+            # A mark that is not found where lox looks for jaxprs: there is no rule for that, which is an error.
+            inside = inside or any(isinstance(effect, LogEffect) for effect in eqn.effects)
             found = self._holding[id(eqn)] = (eqn, inside)
         return found[1]
 
     def concerns(self, eqn: Any) -> bool:
         """Whether an equation cannot stay as it is."""
-        return eqn.primitive is log_p or eqn.primitive.name in self._also or self.has_marks(eqn)
+        return eqn.primitive is log_p or hi_primitives.name_of(eqn) in self._also or self.has_marks(eqn)
 
     def is_marked(self, jaxpr: Any) -> bool:
         """Whether any mark, selected or not, is in it."""

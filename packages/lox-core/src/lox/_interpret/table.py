@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lox._errors import UnsupportedPrimitiveError, name_sites
-from lox._jax import compat
+from lox._jax import compat, hi_primitives
 from lox._marks.primitives import log_p
 from lox._types import Array
 
@@ -71,13 +71,13 @@ RULES: dict[str, Rule] = {}
 
 
 def find(eqn: Any) -> Rule:
-    rule = RULES.get(eqn.primitive.name)
-    if rule is not None and compat.is_known_form(eqn):
+    rule = RULES.get(hi_primitives.name_of(eqn))
+    if rule is not None:
         return rule
     sites = name_sites(_sites(eqn.params))
     what = f"lox.log call ({sites})" if sites else "call of a logger or a tap"
     raise UnsupportedPrimitiveError(
-        f"lox: a {what} is inside {eqn.primitive.name!r}, a primitive that lox does not know. "
+        f"lox: a {what} is inside {hi_primitives.name_of(eqn)!r}, a primitive that lox does not know. "
         "Move the call outside it, or remove it with lox.nolog"
     )
 

@@ -72,17 +72,19 @@ class Backport:
     Attributes:
       name: what it is called in the docs and by ``scripts/ablation.py``.
       reason: what JAX does there, that a mark cannot bear.
-      until: the first JAX that does not need it; None where no JAX is known.
+      since: the first JAX that needs it.
+      until: the first JAX that does not need it any more; None where none is known.
     """
 
     name: str
     place: Attribute | Rule
     wrap: Callable[[Any], Any]
     reason: str
+    since: tuple[int, ...] = ()
     until: tuple[int, ...] | None = None
 
     def is_needed(self) -> bool:
-        return self.until is None or jax.__version_info__ < self.until
+        return self.since <= jax.__version_info__ and (self.until is None or jax.__version_info__ < self.until)
 
 
 def _holds_ours(params: dict[str, Any]) -> bool:
@@ -175,10 +177,25 @@ def _others(effects: Any) -> Any:
 
 
 def _silent(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a while loop that has no marks: its jaxprs are evaluated without them, and traced again."""
+    """The parameters of a while loop that has no marks."""
+    return {name: _without_marks(value) if hasattr(value, "eqns") else value for name, value in params.items()}
+
+
+def _without_marks(jaxpr: Any) -> Any:
+    """It is not edited, but evaluated without marks and traced again."""
     from lox._interpret.silent import without_marks  # it stands above this folder
 
-    return {name: without_marks(value) if hasattr(value, "eqns") else value for name, value in params.items()}
+    return without_marks(jaxpr)
+
+
+# --- jax.checkpoint with jax_remat3 ------------------------------------------------------------------------------------
+
+
+def _compute_again_in_silence(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compute_again(jaxpr: Any, *args: Any) -> Any:
+        return original(_without_marks(jaxpr) if any(map(_is_ours, jaxpr.effects)) else jaxpr, *args)
+
+    return compute_again
 
 
 # --- host calls in branches and loops, under vmap --------------------------------------------------------------------
@@ -226,6 +243,13 @@ BACKPORTS = (
         Rule(_CHECKPOINT, _WHILE),
         _run_once_in_checkpoint,
         "In jax.checkpoint a while loop is computed again for the backward pass, with its marks.",
+    ),
+    Backport(
+        "checkpoint",
+        Attribute("jax._src.ad_checkpoint", "_dced"),
+        _compute_again_in_silence,
+        "With jax_remat3, what is computed again for the backward pass has its marks again.",
+        since=(0, 11),
     ),
     Backport(
         "lanes of cond",

@@ -20,6 +20,8 @@ from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
 
+from lox._jax import hi_primitives
+
 # What every commit is tested with; see CONTRIBUTING.md.
 TESTED_JAX = ("0.9.0", "0.10.2", "0.12.0.1")
 
@@ -207,9 +209,9 @@ def source_context(eqn: Any, outer_stack: Any) -> Any:
 def all_jaxprs_in_params(params: dict[str, Any]) -> Iterator[Any]:
     """Every jaxpr an equation holds. From 0.11 on some primitives are objects with jaxprs inside (``custom_root``)."""
     yield from jaxprs_in_params(params)
-    prim = params.get("_prim")
+    prim = hi_primitives.primitive_of(params)
     if prim is not None:
-        yield from jaxprs_in_params(prim.params)
+        yield from jaxprs_in_params(hi_primitives.params_with_jaxprs(prim))
 
 
 def close(jaxpr: Any, consts: Sequence[Any]) -> Any:
@@ -331,15 +333,6 @@ _SEQUENTIAL = jax.custom_batching.sequential_vmap(lambda: None).vmap_rule.__code
 def is_sequential(rule: Any) -> bool:
     """Whether a function with a rule for ``vmap`` was made by ``jax.custom_batching.sequential_vmap``."""
     return getattr(getattr(rule, "rule", None), "__code__", None) is _SEQUENTIAL
-
-
-def is_known_form(eqn: Any) -> bool:
-    """Whether lox knows this use of a primitive.
-
-    From 0.11 on several primitives share the name ``call_hi_primitive``; lox knows ``custom_root``.
-    """
-    prim = eqn.params.get("_prim")
-    return prim is None or type(prim).__name__ == "CustomRoot"
 
 
 def key_impl_name(dtype: Any) -> str:

@@ -32,7 +32,7 @@ def evaluate_call(collector: Collector, jaxpr: Any, context: Context, args: list
     return outs, (inner.state, inner.rows.flat())
 
 
-def _evaluate_rule(
+def evaluate_rule(
     collector: Collector, rule: Any, primal: Any, context: Context, args: list[Array], primal_args: Any
 ) -> Any:
     """The results of a rule, and records that have the structure of the function's."""
@@ -145,7 +145,7 @@ def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
             jaxpr, consts, out_zeros = compat.call_thunk(params["jvp_jaxpr_fun"], *zeros)
         rule = compat.close(jaxpr, consts)
         nonzero = [tangent for tangent, zero in zip(rule_tangents, zeros, strict=True) if not zero]
-        flat, recorded = _evaluate_rule(collector, rule, primal, context, [*args[num_consts:], *nonzero], args)
+        flat, recorded = evaluate_rule(collector, rule, primal, context, [*args[num_consts:], *nonzero], args)
         outs, out_tangents = flat[: len(out_zeros)], iter(flat[len(out_zeros) :])
         filled = [zero_tangent(out) if zero else next(out_tangents) for out, zero in zip(outs, out_zeros, strict=True)]
         return (outs, recorded), (filled, jax.tree.map(zero_tangent, recorded))
@@ -184,7 +184,7 @@ def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[.
         with collector.rule_context():
             jaxpr, consts = compat.call_thunk(params["fwd_jaxpr_thunk"], *perturbed)
         _, residual_tree, forwarded = params["out_trees"]()
-        flat, recorded = _evaluate_rule(
+        flat, recorded = evaluate_rule(
             collector, compat.close(jaxpr, consts), primal, context, values[num_consts:], values
         )
         num_residuals = residual_tree.num_leaves - sum(place is not None for place in forwarded)

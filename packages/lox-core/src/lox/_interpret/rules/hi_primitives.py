@@ -1,0 +1,147 @@
+"""Primitives that are objects (``lox._jax.hi_primitives``): checkpoints, functions with derivative rules, scans.
+
+What ``calls``, ``derivatives`` and ``loops`` say of their older kin holds for them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+
+from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.rules import calls, derivatives
+from lox._interpret.survey import Survey, Usages
+from lox._jax import hi_primitives as hi
+
+Array = Any
+
+
+def _prim(eqn: Any) -> Any:
+    return hi.primitive_of(eqn.params)
+
+
+# --- jax.checkpoint with jax_remat3 ------------------------------------------------------------------------------------
+
+
+def checkpoint_jaxpr(eqn: Any) -> Any:
+    return _prim(eqn).jaxpr
+
+
+def run_checkpoint(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    prim = _prim(eqn)
+    prevent_cse = prim.prevent_cse if isinstance(prim.prevent_cse, bool) else (False, *prim.prevent_cse)
+    options = {"prevent_cse": prevent_cse, "policy": prim.policy}
+    wrap = functools.partial(jax.checkpoint, **options)
+    label = (id(prim.jaxpr), "checkpoint", *options.values())
+    return calls.call_through(collector, frame, prim.jaxpr, wrap, label, invals)
+
+
+# --- custom_jvp with jax_custom_jvp3, custom_vjp with jax_custom_vjp3 --------------------------------------------------
+
+
+def primal_jaxpr(eqn: Any) -> Any:
+    return hi.primal_jaxpr(_prim(eqn))
+
+
+class _Call:
+    """The function of an equation, with its records as a list: JAX makes new trees of types out of what such a function
+    returns, and rows tell by identity which arrays they share."""
+
+    def __init__(self, collector: Collector, primal: Any) -> None:
+        self.collector = collector
+        self.primal = primal
+        self.tree: Any = None
+
+    def __call__(self, context: Context, *args: Array) -> Any:
+        outs, recorded = derivatives.evaluate_call(self.collector, self.primal, context, list(args))
+        leaves, self.tree = jax.tree.flatten(recorded)
+        return outs, leaves
+
+    def rule(self, rule: Any, context: Context, operands: list[Array], args: list[Array]) -> tuple[list[Array], Any]:
+        """The results of a derivative rule of it, and its records."""
+        outs, recorded = derivatives.evaluate_rule(self.collector, rule, self.primal, context, operands, args)
+        return outs, jax.tree.leaves(recorded)
+
+    def finish(self, frame: Frame, results: Any) -> list[Array]:
+        outs, leaves = results
+        return derivatives.finish_call(frame, (outs, self.tree.unflatten(leaves)))
+
+
+def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    prim, primal = _prim(eqn), primal_jaxpr(eqn)
+    evaluate = _Call(collector, primal)
+
+    def jvp(primals: Any, tangents: Any) -> Any:
+        context, *args = primals
+        zeros = [type(tangent) is jax.custom_derivatives.SymbolicZero for tangent in tangents[1:]]
+        nonzero = [tangent for tangent, zero in zip(tangents[1:], zeros, strict=True) if not zero]
+        with collector.rule_context():
+            rule, out_zeros = hi.trace_jvp_rule(prim, args, zeros, nonzero)
+        flat, recorded = evaluate.rule(rule, context, [*args, *nonzero], args)
+        outs, out_tangents = flat[: len(out_zeros)], iter(flat[len(out_zeros) :])
+        filled = [
+            derivatives.zero_tangent(out) if zero else next(out_tangents)
+            for out, zero in zip(outs, out_zeros, strict=True)
+        ]
+        return (outs, recorded), (filled, [*map(derivatives.zero_tangent, recorded)])
+
+    call = jax.custom_jvp(lambda context, *args: evaluate(context, *args))
+    call.defjvp(jvp, symbolic_zeros=True)
+    return evaluate.finish(frame, call(derivatives.prepare_call(collector, frame, primal), *invals))
+
+
+def run_custom_vjp(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    prim, primal = _prim(eqn), primal_jaxpr(eqn)
+    evaluate = _Call(collector, primal)
+
+    def forward(context: Context, *args: Any) -> Any:
+        context = jax.tree.map(lambda arg: arg.value, context, is_leaf=lambda leaf: hasattr(leaf, "perturbed"))
+        values = [arg.value for arg in args]
+        with collector.rule_context():
+            rule, restore = hi.trace_forward_rule(prim, values, [arg.perturbed for arg in args])
+        flat, recorded = evaluate.rule(rule, context, values, values)
+        outs, residuals = restore(flat)
+        return (outs, recorded), residuals
+
+    def backward(residuals: Any, cotangents: Any) -> Any:
+        with collector.backward_context():
+            return None, *hi.run_backward_rule(prim, residuals, cotangents[0])
+
+    call = jax.custom_vjp(lambda context, *args: evaluate(context, *args))
+    call.defvjp(forward, backward, symbolic_zeros=True)
+    return evaluate.finish(frame, call(derivatives.prepare_call(collector, frame, primal), *invals))
+
+
+# --- scan with jax_scan3: what is carried is in references, and among the constants ------------------------------------
+
+
+def scan_usages(eqn: Any, survey: Survey) -> Usages:
+    prim = _prim(eqn)
+    return {key: usage.times(prim.length) for key, usage in survey(prim.jaxpr).usages.items()}
+
+
+def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
+    prim = _prim(eqn)
+    numbers = collector.stores_in(prim.jaxpr, folds=True)
+    collector.settle(frame, numbers)
+    over = list(hi.scanned_over(prim))
+    xs = [value for value, scanned in zip(invals, over, strict=True) if scanned]
+    structure: list[Any] = []
+
+    def body(state: Any, x: Any) -> Any:
+        slices = iter(x)
+        args = [next(slices) if scanned else value for value, scanned in zip(invals, over, strict=True)]
+        inner = Frame(frame.context(numbers, state=state))
+        outs = collector.body(prim.jaxpr, args, inner)
+        rows, tree = jax.tree.flatten(inner.rows.stack())
+        structure[:] = [tree]
+        return inner.state, (outs, rows)
+
+    length = None if xs else prim.length
+    with hi.classic_scan():
+        state, (ys, rows) = jax.lax.scan(body, frame.context(numbers).state, xs, length=length, reverse=prim.reverse)
+    frame.state.update(state)
+    frame.rows.extend(structure[0].unflatten(rows).of_iterations(prim.length, prim.reverse))
+    return list(ys)

@@ -1,0 +1,138 @@
+"""JAX's next generation, behind flags: ``jax.checkpoint``, derivative rules and ``scan`` as objects with rules of their own.
+
+``LOX_TEST_JAX_FLAGS=jax_remat3,jax_custom_jvp3,jax_custom_vjp3`` runs any test with them. Here are the laws that they
+could break, in little.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from tests.core.checks import assert_close, assert_logs_are, assert_logs_equal, tapped
+from tests.corpus import LANES, PROGRAMS, X
+
+FLAGS = [flag for flag in ("jax_remat3", "jax_custom_jvp3", "jax_custom_vjp3") if hasattr(jax.config, flag)]
+ARGUMENT = jnp.asarray(X)
+
+pytestmark = [
+    pytest.mark.skipif(not FLAGS, reason="this JAX has no such flags"),
+    pytest.mark.usefixtures("quick_compilation"),
+]
+
+
+@pytest.fixture
+def set_flags():
+    """Set flags for the time of a test."""
+    before = {flag: getattr(jax.config, flag) for flag in (*FLAGS, "jax_scan3") if hasattr(jax.config, flag)}
+    yield lambda flags: [jax.config.update(flag, True) for flag in flags]
+    for flag, value in before.items():
+        jax.config.update(flag, value)
+
+
+NAMES = [
+    "checkpoint",
+    "checkpoint_that_saves_names",
+    "checkpoint_that_saves_everything",
+    "scan_of_a_checkpoint",
+    "checkpoint_of_a_scan",
+    "custom_jvp",
+    "custom_jvp_with_symbolic_zeros_and_static_arguments",
+    "custom_vjp",
+    "custom_vjp_with_a_mark_in_its_backward_rule",
+    "custom_vjp_in_a_scan",
+    "invariants_of_a_checkpointed_scan_in_functions_with_custom_vjp",
+]
+
+
+def cases():
+    """Each program with all flags, and with the one that it is about."""
+    about = {"jax_remat3": "checkpoint", "jax_custom_jvp3": "jvp", "jax_custom_vjp3": "vjp"}
+    for program in PROGRAMS:
+        if program.name in NAMES:
+            yield program, tuple(FLAGS)
+            yield from ((program, (flag,)) for flag in FLAGS if about[flag] in program.name)
+
+
+@pytest.mark.parametrize(
+    ("program", "flags"), list(cases()), ids=lambda value: value if isinstance(value, str) else str(value)
+)
+def test_each_mark_is_recorded_once(program, flags, set_flags):
+    set_flags(flags)
+    plain, logs = jax.jit(lox.spool(program.fun))(ARGUMENT)
+    assert_close(plain, jax.jit(program.fun)(ARGUMENT))
+    assert_logs_are(logs, program.expected(X))
+    gradient, inside = jax.jit(jax.grad(lox.spool(program.fun), has_aux=True))(ARGUMENT)
+    assert_logs_equal(inside, logs)
+    same_gradient, outside = lox.spool(jax.jit(jax.grad(program.fun)))(ARGUMENT)
+    assert_close(same_gradient, gradient)
+    backward = program.backward(X) if program.backward else {}
+    assert_logs_equal(outside.filter(lambda key: key not in backward), logs)
+    assert set(backward) <= set(outside)
+    _, received = tapped(jax.jit(jax.grad(program.fun)), ARGUMENT)
+    counts = {key: sum(key in each for each in received) for key in logs}
+    assert counts == {key: int(logs.counts[key]) for key in logs}
+    lanes = jax.eval_shape(jax.vmap(lox.spool(program.fun)), LANES)[1]
+    assert list(lanes) == list(logs)
+
+
+def test_a_mark_in_an_object_that_lox_does_not_know_is_an_error(set_flags):
+    """Its jaxprs may be anywhere in it; its effect tells."""
+    from jax.experimental import hijax
+
+    class Unknown(hijax.HiPrim):
+        def __init__(self, traced):
+            self.in_avals, self.out_aval, self.effects = (jax.typeof(1.0),), jax.typeof(1.0), traced.effects
+            self.params = {"hidden": (traced,)}
+            super().__init__()
+
+        def expand(self, x):
+            return self.hidden[0](x)
+
+    def logged(x):
+        lox.log({"x": x})
+        return x
+
+    def f(x):
+        return Unknown(jax.jit(logged).trace(x))(x)
+
+    assert float(f(1.0)) == 1.0
+    with pytest.raises(lox.LoxError, match="inside 'Unknown', a primitive that lox does not know"):
+        lox.spool(f)(1.0)
+
+
+# --- jax_scan3, a sketch of JAX's: no reverse order, no gradient, and jit drops scans without results -------------------
+
+SCANS = [p for p in PROGRAMS if "scan" in p.name and not p.batched_control]
+
+
+@pytest.mark.skipif(not hasattr(jax.config, "jax_scan3"), reason="this JAX has no such flag")
+@pytest.mark.parametrize("program", SCANS, ids=repr)
+def test_what_jax_itself_can_do_with_scan3_can_be_spooled_and_tapped(program, set_flags):
+    expected = np.asarray(program.fun(ARGUMENT))
+    set_flags(["jax_scan3"])
+    try:
+        found = np.asarray(program.fun(ARGUMENT))
+    except Exception as error:  # whatever it is, it is not of lox's making
+        pytest.skip(f"JAX itself fails: {type(error).__name__}")
+    if not np.allclose(found, expected):
+        pytest.skip("JAX itself returns something else")
+    out, logs = lox.spool(program.fun, **program.options)(ARGUMENT)
+    assert_close(out, found)
+    assert_logs_are(logs.trim(), program.expected(X), program.steps(X) if program.steps else {})
+    assert len(tapped(program.fun, ARGUMENT)[1]) > 0 or not logs
+
+
+@pytest.mark.skipif(not hasattr(jax.config, "jax_scan3"), reason="this JAX has no such flag")
+def test_jit_of_scan3_is_jax_own_failure():
+    """Where this fails, JAX has mended it: run the corpus with jax_scan3."""
+    before = jax.config.jax_scan3
+    jax.config.update("jax_scan3", True)
+    try:
+        total = jax.jit(lambda x: jax.lax.scan(lambda c, v: (c + v, None), 0.0, x)[0])(jnp.arange(3.0))
+    finally:
+        jax.config.update("jax_scan3", before)
+    assert float(total) == 0.0  # 3.0 would be right
