@@ -60,7 +60,9 @@ def test_ppo_seeds(run, tmp_path):
 
     printed = run("ppo_seeds.py", "--seeds=2", "--updates=3")
     assert printed.count("records of returns") == 2
-    for folder in (tmp_path / "runs/examples/ppo_seeds").iterdir():
+    folders = sorted((tmp_path / "runs/examples/ppo_seeds").glob("seed=*"))
+    assert [folder.name for folder in folders] == ["seed=0", "seed=1"]
+    for folder in folders:
         assert [step for step, _ in scalars(folder)["ppo/critic"]] == [128, 256, 384]
 
 

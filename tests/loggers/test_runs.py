@@ -264,6 +264,15 @@ def test_static_values_and_mapped_ones_share_a_config_by_in_axes():
     assert second == {**first, "rate": 2.0}
 
 
+@pytest.mark.parametrize("transform", [jax.vmap, jax.jit])
+def test_text_in_compiled_code_is_an_error_that_says_where_it_goes(transform):
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        states = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), state) if transform is jax.vmap else state
+        with pytest.raises(LoggerStateError, match=r"'env' is text.*logger.init\(key, \{'env': \.\.\.\}\)"):
+            transform(lambda state: logger.log(state, {"env": "CartPole"}))(states)
+
+
 def test_numbers_of_a_config_that_are_not_finite_come_back(tmp_path):
     with lox.loggers.SaveLogger(tmp_path) as logger:
         logger.init(jax.random.key(7), {"low": -math.inf, "x": [math.nan]})

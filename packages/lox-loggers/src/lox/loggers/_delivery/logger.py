@@ -47,7 +47,7 @@ from lox.loggers._delivery.run import (
     words_of_key,
 )
 from lox.loggers._delivery.sink import Sink, close_first_at_exit
-from lox.loggers._delivery.tables import check_record, host_record, one_record, with_all_parts
+from lox.loggers._delivery.tables import check_record, check_traced, host_record, one_record, with_all_parts
 from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
@@ -272,6 +272,7 @@ class Logger(abc.ABC):
             check_record(logs, steps)
             record = {prefix + key: value for key, value in logs.items()} if prefix else logs
             if compat.tracing_now():
+                check_traced(record)
                 self.__send(state, one_record(record, steps))
             else:
                 self.check_names(record, steps)

@@ -25,6 +25,17 @@ def check_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
             raise LoggerStateError(f"the step {axis!r} must be a scalar; got shape {np.shape(step)}")
 
 
+def check_traced(data: Mapping[str, Any]) -> None:
+    """Refuses text in a record that compiled code is to log: JAX has no arrays of it."""
+    for key, value in data.items():
+        for leaf in jax.tree_util.tree_leaves(value):
+            if isinstance(leaf, str | bytes) or getattr(getattr(leaf, "dtype", None), "kind", "") in ("U", "S"):
+                raise LoggerStateError(
+                    f"{key!r} is text, which cannot be logged inside jit, vmap or scan. Text that describes a run goes to its "
+                    f"config, logger.init(key, {{{key!r}: ...}}); other text is logged outside"
+                )
+
+
 def one_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict:
     """A plain dict as one record with the given steps."""
     return lox.logdict(data, steps={axis: dict.fromkeys(data, step) for axis, step in steps.items()})
