@@ -13,7 +13,7 @@ import pytest
 import lox
 from lox.loggers import RecordError
 from lox.tensorboard import TensorBoardLogger
-from tests.tensorboard.reading import join, scalars, table, value_events
+from tests.tensorboard.reading import join, run_folders, scalars, table, value_events
 
 
 def event_tags(folder):
@@ -115,7 +115,7 @@ def test_the_only_axis_of_lanes_is_their_step(tmp_path):
         jax.vmap(lambda state, x: logger.tap(lambda x: lox.log({"eval": x}, epoch=7), state)(x))(
             states, jnp.arange(2.0)
         )
-    assert sorted(scalars(folder)["eval"] for folder in tmp_path.iterdir()) == [[(7, 0)], [(7, 1)]]
+    assert sorted(scalars(folder)["eval"] for folder in run_folders(tmp_path)) == [[(7, 0)], [(7, 1)]]
 
 
 def test_without_steps_each_key_counts(write):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._errors import ConflictError
+from lox._logdict.alignment import in_order, number_labels
 from lox._storage.words import is_key
 
 if TYPE_CHECKING:
@@ -147,19 +146,11 @@ def _rows_of_axes(
     table: logdict, axes: tuple[str, ...], keys: list[str]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     rows: dict[Any, dict[str, Any]] = {}
-    rising = True
+    labels: dict[str, list[Any]] = {}
     for key in keys:
-        number_of_rows = table._rows_of(key)
         columns = [labels_of(table._steps[axis][key]) for axis in axes]
-        labels: list[Any] = list(zip(*columns, strict=True)) if axes else [()] * number_of_rows
-        rising = rising and all(a <= b for a, b in itertools.pairwise(labels))
-        # A step may repeat: the n-th record of a step meets the n-th of the other keys.
-        seen: Counter[Any] = Counter()
-        for i, label in enumerate(labels):
-            row = rows.setdefault((label, seen[label]), {})
-            seen[label] += 1
-            row[key] = jax.tree.map(lambda leaf, i=i: leaf[i], table[key])
-    # Where every key's steps rise, so do those of the rows; otherwise the order of first appearance stays.
-    ordered = sorted(rows) if rising else rows
-    for label, occurrence in ordered:
-        yield dict(zip(axes, label, strict=True)), rows[label, occurrence]
+        labels[key] = list(zip(*columns, strict=True)) if axes else [()] * table._rows_of(key)
+        for i, row in enumerate(number_labels(labels[key])):
+            rows.setdefault(row, {})[key] = jax.tree.map(lambda leaf, i=i: leaf[i], table[key])
+    for row in in_order(rows, labels.values()):
+        yield dict(zip(axes, row[0], strict=True)), rows[row]

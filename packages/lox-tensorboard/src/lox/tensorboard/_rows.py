@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 import lox
+from lox._logdict.alignment import merge_labels
 from lox.loggers import RecordError
 from lox.loggers.kinds import Column
 
@@ -108,7 +109,7 @@ def _merge_tracks(
             different.append((labels, list(columns)))
         else:
             same += columns
-    merged, places = _merge_labels([labels for labels, _ in different])
+    merged, places = _merge([labels for labels, _ in different])
     tracks = [Track(rows, columns) for rows, (_, columns) in zip(places, different, strict=True)]
     if other_axes:
         shown = [column for _, columns in different for column in columns]
@@ -117,27 +118,9 @@ def _merge_tracks(
     return EventRows(merged[:, 0], tracks, counted, main)
 
 
-def _merge_labels(labels: list[Ints]) -> tuple[Ints, Sequence[Numbers]]:
-    """All different labels, and where each of the given ones is among them."""
-    if len(labels) == 1:
-        return labels[0], [EVERY]
-    numbered = np.concatenate([np.column_stack([mine, _occurrences(mine)]) for mine in labels])
-    merged, first, place = np.unique(numbered, axis=0, return_index=True, return_inverse=True)
-    place = place.reshape(-1)
-    if not all((np.diff(mine[:, 0]) >= 0).all() for mine in labels):
-        order = np.argsort(first)
-        merged, place = merged[order], np.argsort(order)[place]
-    ends = np.cumsum([len(mine) for mine in labels])
-    return merged[:, :-1], np.split(place, ends[:-1])
-
-
-def _occurrences(labels: Ints) -> Ints:
-    """For each record, how many before it have the same label."""
-    _, group, sizes = np.unique(labels, axis=0, return_inverse=True, return_counts=True)
-    order = np.argsort(group.reshape(-1), kind="stable")
-    numbers = np.empty(len(labels), np.int64)
-    numbers[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return numbers
+def _merge(labels: list[Ints]) -> tuple[Ints, Sequence[Numbers]]:
+    """All rows, and where the records of each of the given labels are among them."""
+    return (labels[0], [EVERY]) if len(labels) == 1 else merge_labels(labels)
 
 
 def _labels(logs: lox.logdict, key: str, axes: tuple[str, ...], step_axes: Sequence[str]) -> Ints:

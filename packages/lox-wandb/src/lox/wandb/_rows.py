@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from jax.tree_util import tree_leaves
 
 from lox import logdict
+from lox._logdict.alignment import number_labels
 from lox.wandb._errors import WandbKeyError
 
 Axes = tuple[str, ...]
@@ -36,7 +36,7 @@ class PendingRows:
         """Adds names to the rows of these steps, each with its column of values and, if any, the steps at which it is
         left out. Where a value is None there is none."""
         self._names.update(names)
-        for label, values in zip(_labels(steps), zip(*columns, strict=True), strict=True):
+        for label, values in zip(number_labels(steps), zip(*columns, strict=True), strict=True):
             found = dict(zip(names, values, strict=True))
             if skipped or any(value is None for value in values):
                 left = skipped or [()] * len(names)
@@ -58,19 +58,6 @@ class PendingRows:
         self._rows.clear()
         self._names.clear()
         return rows
-
-
-def _labels(steps: list[Steps]) -> list[tuple[Steps, int]]:
-    """Steps may come again: the n-th record of a step meets the n-th of the other names. Without steps that means: the
-    n-th record of all."""
-    if len(steps) == 1 or len(set(steps)) == len(steps):
-        return [(step, 0) for step in steps]
-    seen: Counter[Steps] = Counter()
-    labels = []
-    for step in steps:
-        labels.append((step, seen[step]))
-        seen[step] += 1
-    return labels
 
 
 def axes_of(logs: logdict, key: str) -> Axes:

@@ -1,0 +1,67 @@
+"""Which records share a row: those of equal steps along all axes, whichever key they were logged under.
+
+A step may come again: the n-th record of a step meets the n-th record of that step under the other keys. So a row is told by
+its steps (its *label*) and a number. Rows come in the order of their labels, or, where those of some key do not rise, in the
+order in which they first appear.
+
+The rule is here twice, for labels of any kind and for arrays of integers; both give the same rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+L = TypeVar("L", bound=Hashable)
+Ints = npt.NDArray[np.int64]
+
+
+def number_labels(labels: Sequence[L]) -> list[tuple[L, int]]:
+    """Each label with how many equal ones come before it."""
+    if len(set(labels)) == len(labels):
+        return [(label, 0) for label in labels]
+    seen: Counter[L] = Counter()
+    numbered = []
+    for label in labels:
+        numbered.append((label, seen[label]))
+        seen[label] += 1
+    return numbered
+
+
+def in_order(rows: Iterable[tuple[Any, int]], labels: Iterable[Sequence[Any]]) -> list[tuple[Any, int]]:
+    """The rows that keys with these labels have, given as they first appear, in the order in which they come."""
+    rise = all(a <= b for mine in labels for a, b in itertools.pairwise(mine))
+    return sorted(rows) if rise else list(rows)
+
+
+def merge_labels(labels: Sequence[Ints]) -> tuple[Ints, list[npt.NDArray[np.intp]]]:
+    """The labels of all rows, and in which row each record of each key is. A label is a line of integers."""
+    numbered = np.concatenate([np.column_stack([mine, _number_lines(mine)]) for mine in labels])
+    merged, first, place = np.unique(numbered, axis=0, return_index=True, return_inverse=True)
+    place = place.reshape(-1)
+    if not all(map(_rises, labels)):
+        order = np.argsort(first)
+        merged, place = merged[order], np.argsort(order)[place]
+    ends = np.cumsum([len(mine) for mine in labels])
+    return merged[:, :-1], np.split(place, ends[:-1])
+
+
+def _number_lines(labels: Ints) -> Ints:
+    _, group, sizes = np.unique(labels, axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(group.reshape(-1), kind="stable")
+    numbers = np.empty(len(labels), np.int64)
+    numbers[order] = np.arange(len(labels)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return numbers
+
+
+def _rises(labels: Ints) -> bool:
+    """Whether no line is smaller than the one before it, compared from the left."""
+    steps = np.diff(labels, axis=0)
+    changed = steps != 0
+    first = steps[np.arange(len(steps)), changed.argmax(axis=1)] if steps.size else steps[:, :0].sum(axis=1)
+    return bool((first >= 0).all())
