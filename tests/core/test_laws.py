@@ -96,6 +96,7 @@ def test_spool_of_vmap_is_vmap_of_spool_with_axes_swapped(program):
 
     for key in inner:
         assert_close(outer[key], jax.tree.map(functools.partial(swapped, key), inner[key]), key)
+        np.testing.assert_array_equal(*np.broadcast_arrays(outer.counts[key], inner.counts[key]))
     steps = {axis: {k: swapped(k, leaf) for k, leaf in by_key.items()} for axis, by_key in inner.steps.items()}
     assert_steps_equal(outer.steps, steps)
 

@@ -25,8 +25,8 @@ class Program:
       backward: what ``spool(grad(f))`` records besides: marks of backward rules and of ``log_grad``.
       dynamic: the number of records is not static, so that spool needs ``capacity`` or ``reduce``.
       bounded: rows are compacted (``where``): ``expected`` is what is left after ``trim``.
-      batched_control: under vmap a predicate differs between lanes, or a rule of ``custom_vmap`` makes records of its own
-        for all lanes, so that only ``vmap(spool(f))`` can know them.
+      batched_control: under vmap a ``cond`` or a ``where`` differs between lanes, or a rule of ``custom_vmap`` makes records of
+        its own for all lanes, so that only ``vmap(spool(f))`` can know them.
       differentiable: reverse-mode differentiation works.
     """
 

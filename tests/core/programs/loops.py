@@ -182,7 +182,7 @@ def _halvings(x):
     return values
 
 
-@corpus(lambda x: {"v": _halvings(x)[:-1]}, dynamic=True, batched_control=True, differentiable=False)
+@corpus(lambda x: {"v": _halvings(x)[:-1]}, dynamic=True, differentiable=False)
 def while_loop(x):
     def body(v):
         lox.log({"v": v})
@@ -191,7 +191,7 @@ def while_loop(x):
     return jax.lax.while_loop(lambda v: v > 1, body, jnp.abs(x).sum())
 
 
-@corpus(lambda x: {"asked": _halvings(x)}, dynamic=True, batched_control=True, differentiable=False)
+@corpus(lambda x: {"asked": _halvings(x)}, dynamic=True, differentiable=False)
 def while_loop_with_a_mark_in_its_condition(x):
     def going(v):
         lox.log({"asked": v})
@@ -204,7 +204,6 @@ def while_loop_with_a_mark_in_its_condition(x):
     lambda x: {"sum": running_sums(x)[: 1 + int(x[0] > 0)]},
     steps=lambda x: {"step": {"sum": list(range(1 + int(x[0] > 0)))}},
     dynamic=True,
-    batched_control=True,
     differentiable=False,
 )
 def fori_loop_with_dynamic_bounds(x):
@@ -222,7 +221,6 @@ def fori_loop_with_dynamic_bounds(x):
         "end": [_halvings(np.array([u]))[-1] for u in x],
     },
     dynamic=True,
-    batched_control=True,
     differentiable=False,
 )
 def while_loop_in_a_scan(x):
@@ -241,7 +239,6 @@ def while_loop_in_a_scan(x):
 @corpus(
     lambda x: {"w": [h * w for h in _halvings(x)[:-1] for w in x]},
     dynamic=True,
-    batched_control=True,
     differentiable=False,
 )
 def scan_in_a_while_loop(x):

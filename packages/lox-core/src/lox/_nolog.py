@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from lox._calls import explain_options
-from lox._interpret import program
+from lox._interpret import program, table
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Survey
@@ -86,3 +86,13 @@ class Silencer(Collector):
     def __init__(self, context: Callable[[], Any]) -> None:
         super().__init__(Survey(lambda mark, key: False, also=_WITH_RULES), keep=False)
         self.rule_context = self.backward_context = context  # type: ignore[method-assign]
+
+    def must_rebuild(self, eqn: Any) -> bool:
+        # The marks that are to go have never been there: what lox cannot look into stays as it is.
+        return super().must_rebuild(eqn) and table.knows(eqn)
+
+    def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
+        if table.knows(eqn):
+            return super()._step(eqn, invals, frame)
+        with self.rule_context():  # of what is traced while it is differentiated
+            return super()._step(eqn, invals, frame)

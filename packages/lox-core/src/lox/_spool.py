@@ -67,7 +67,13 @@ def spool(
     {'carry': [0, 1, 3]}
     """
     options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
-    return program.transform(fun, ("spool", options), functools.partial(_interpreter, options), _without_gradients)
+    return program.transform(
+        fun,
+        ("spool", options),
+        functools.partial(_interpreter, options),
+        _without_gradients,
+        results=lambda out: (out, None),
+    )
 
 
 def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
@@ -99,6 +105,8 @@ def _interpreter(options: SpoolOptions, traced: program.Traced) -> Callable[[lis
 
 class Spooler(Collector):
     """Collects records: as rows, or in stores."""
+
+    returns_records = True
 
     def __init__(self, survey: Survey, keep: bool, plan: Plan, packing: Packing) -> None:
         super().__init__(survey, keep, packing)
@@ -150,7 +158,7 @@ def _fold_pending(group: Group, state: Any, rows: Rows) -> Any:
     for chunks in zip(*pending, strict=True):
         leaves = [leaf for chunk in chunks for leaf in chunk.leaves]
         steps = [step for _, step in chunks[0].steps]
-        state = group.store.add(state, leaves, steps, chunks[0].where)
+        state = group.add(state, leaves, steps, chunks[0].where)
     return state
 
 

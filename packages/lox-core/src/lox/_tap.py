@@ -176,17 +176,20 @@ class Tapper(Collector):
     # --- records -------------------------------------------------------------------------------------------------
 
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
-        for together, due in self._due(frame, keys, record.where):
+        in_lanes = record.where is not None and jnp.ndim(record.where) > 0
+        where = jnp.any(record.where) if in_lanes else record.where
+        for together, due in self._due(frame, keys, where):
             mark = record.mark.pick(together)
             leaves = [leaf for key in together for leaf in record.leaves[key]] + list(record.steps.values())
+            leaves = [record.where, *leaves] if in_lanes else leaves
             number, store = self.buffers.get(_label(mark, leaves), (None, None))
             if store is None or number not in frame.state:
-                stream, leaves = self._stream(frame, mark, leaves)
+                stream, leaves = self._stream(frame, mark, leaves, in_lanes)
                 token = stream.send_one(leaves, due, frame.state.get(TOKEN))
                 if token is not None:
                     frame.state[TOKEN] = sharding.vary_like(token, frame.state[TOKEN])
             else:
-                stream, _ = self._stream(frame, mark, [])
+                stream, _ = self._stream(frame, mark, [], in_lanes)
                 frame.state[number] = store.add(frame.state[number], leaves, due, stream)
 
     def _due(
@@ -211,11 +214,11 @@ class Tapper(Collector):
 
     def flush(self, frame: Frame) -> None:
         for (mark, _), (number, store) in self.buffers.items():
-            store.flush(frame.state[number], self._stream(frame, mark, [])[0])
+            store.flush(frame.state[number], self._stream(frame, mark, [], store.in_lanes)[0])
 
-    def _stream(self, frame: Frame, mark: Mark, leaves: list[Array]) -> tuple[Stream, list[Array]]:
+    def _stream(self, frame: Frame, mark: Mark, leaves: list[Array], in_lanes: bool) -> tuple[Stream, list[Array]]:
         """Where records of a mark go from here."""
-        form = Form(tuple(self.options.prefix + key for key in mark.keys), mark.trees, mark.axes)
+        form = Form(tuple(self.options.prefix + key for key in mark.keys), mark.trees, mark.axes, in_lanes)
         handle, operands = self.handle, frame.env
         if frame.mesh:
             sizes = tuple(size for _, size in frame.mesh)
@@ -269,20 +272,21 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions, packed: int) -
     for key, usage in usages.items():
         for use in usage.uses:
             if not use.mesh:
-                by_mark.setdefault(_label(use.mark, use.operands), {})[key] = use
-    for (mark, _), uses in by_mark.items():
+                by_mark.setdefault((_label(use.mark, use.operands), use.lanes), {})[key] = use
+    for ((mark, _), sizes), uses in by_mark.items():
         steps = next(iter(uses.values())).steps
+        which = [Aval(sizes, jnp.bool_)] if sizes else []
         groups: dict[int, list[str]] = {}
         for key in survey.selected(mark):
             groups.setdefault(counters[key], []).append(key)
         for together in groups.values():
-            leaves = [leaf for key in together for leaf in uses[key].leaves]
+            leaves = [*which, *(leaf for key in together for leaf in uses[key].leaves)]
             avals = [
                 Aval(leaf.shape, leaf.dtype, sharding=sharding.split_of(leaf))
                 for leaf in (*leaves, *(s for _, s in steps))
             ]
             assert options.batch is not None
             stores[_label(mark.pick(tuple(together)), avals)] = BatchStore(
-                options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]), packed
+                options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]), packed, bool(sizes)
             )
     return stores

@@ -144,7 +144,18 @@ def _deliver_always(*operands: Array, has_token: bool, has_alive: bool, **params
     return host_call_p.bind(*token, *rest, has_token=has_token, has_alive=False, **params)
 
 
+def _deliver_transpose(cotangents: Any, *operands: Any, has_token: bool, **params: Any) -> Any:
+    """A call with tangents in it is not made in reverse mode, which never computes them. One that only comes after such a
+    call is."""
+    del cotangents
+    if not any(map(compat.is_linear, operands[int(has_token) :])):
+        token = [first_token()] if has_token else []
+        deliver_p.bind(*token, *operands[int(has_token) :], has_token=has_token, **params)
+    return [None] * len(operands)
+
+
 compat.define_batching(deliver_p, _deliver_batching)
+compat.define_transpose(deliver_p, _deliver_transpose)
 compat.define_jvp_binding_primals(deliver_p)
 lowering.define_lowering(deliver_p, _deliver_lowering)
 

@@ -31,6 +31,23 @@ class Form:
     names: tuple[str, ...]
     trees: tuple[Any, ...]
     axes: tuple[str, ...]
+    in_lanes: bool = False  # the first leaf says which lanes of a vmap inside the transformation made the record
+
+    def record(self, leaves: Sequence[Any]) -> logdict:
+        """A logdict of one record."""
+        if not self.in_lanes:
+            return self.logs(leaves, dict.fromkeys(self.names, 1), stacked=False)
+        which, *leaves = leaves
+        return self.logs(leaves, dict.fromkeys(self.names, which.astype(np.int32)), stacked=False)
+
+    def rows(self, leaves: Sequence[Any], count: Any, num_lanes: int) -> logdict:
+        """A logdict of the first ``count`` rows, behind ``num_lanes`` lane axes."""
+        if self.in_lanes:
+            which, *leaves = leaves
+            leaves, count = _own_rows(which, count, leaves, num_lanes)
+            return self.logs(leaves, dict.fromkeys(self.names, count), stacked=True)
+        counts = dict.fromkeys(self.names, count if np.ndim(count) else int(count))
+        return self.logs(leaves, counts, stacked=True)
 
     def logs(self, leaves: Sequence[Any], counts: dict[str, Any], stacked: bool) -> logdict:
         """A logdict of the leaves of the values, followed by the steps."""
@@ -38,7 +55,7 @@ class Form:
         by_axis = zip(self.axes, leaves[len(leaves) - len(self.axes) :], strict=True)
         steps = {axis: dict.fromkeys(self.names, step) for axis, step in by_axis}
         names = frozenset(self.names if stacked else ())
-        return logdict._make(values, steps, counts, names, dict.fromkeys(names))
+        return logdict._make(values, steps, counts, names, {} if self.in_lanes else dict.fromkeys(names))
 
     @functools.cached_property
     def is_flat(self) -> bool:
@@ -50,6 +67,22 @@ class Form:
             name: tree.unflatten([next(rest) for _ in range(tree.num_leaves)])
             for name, tree in zip(self.names, self.trees, strict=True)
         }
+
+
+def _own_rows(which: Any, count: Any, leaves: Sequence[Any], axis: int) -> tuple[list[Any], Any]:
+    """The rows that each lane made itself, first ones first, and how many those are; zeros behind them."""
+    used = np.arange(which.shape[axis]) < np.expand_dims(count, axis)
+    own = which & used.reshape(used.shape + (1,) * (which.ndim - used.ndim))
+    order, number = np.argsort(~own, axis, kind="stable"), own.sum(axis, dtype=np.int32)
+    order = order.take(np.arange(number.max(initial=0)), axis)
+    kept = np.take_along_axis(own, order, axis)
+
+    def sort(leaf: Any) -> Any:
+        deeper = (1,) * (leaf.ndim - own.ndim)
+        rows = np.take_along_axis(leaf, order.reshape(order.shape + deeper), axis)
+        return np.where(kept.reshape(kept.shape + deeper), rows, rows.dtype.type(0))
+
+    return [sort(leaf) for leaf in leaves], number
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,15 +135,13 @@ class RecordTarget:
         if not lanes and not has_alive and _for_callback(self.handle, self.form, self.layout, self.operand_tree):
             return self._prepare_simple()
         num_operands = self.operand_tree.num_leaves
-        counts = dict.fromkeys(self.form.names, 1)
         split = lane_splitter(lanes, has_alive)
 
         def run(*arrays: np.ndarray) -> tuple[()]:
             alive, rest = split(arrays)
             leaves = self.layout.unpack_numpy(rest)
             operands = self.operand_tree.unflatten(leaves[:num_operands])
-            logs = self.form.logs(leaves[num_operands:], dict(counts), stacked=False)
-            self.handle(Delivery(lanes, alive, operands, logs))
+            self.handle(Delivery(lanes, alive, operands, self.form.record(leaves[num_operands:])))
             return ()
 
         return run
@@ -163,8 +194,7 @@ class RowsTarget:
             operands = self.layout.unpack_numpy(rest[:-num_buffers])
             count = self.ring.rows if self.full else operands.pop()
             rows = [buffer[(slice(None),) * len(lanes) + (slice(self.ring.rows),)] for buffer in rest[-num_buffers:]]
-            counts = dict.fromkeys(self.form.names, count if np.ndim(count) else int(count))
-            logs = self.form.logs(self.ring.layout.unpack_numpy(rows), counts, stacked=True)
+            logs = self.form.rows(self.ring.layout.unpack_numpy(rows), count, len(lanes))
             self.handle(Delivery(lanes, alive, self.operand_tree.unflatten(operands), logs))
             return ()
 
@@ -234,6 +264,7 @@ class BatchStore:
     leaves: tuple[Aval, ...]
     steps: tuple[Aval, ...]
     packed: int
+    in_lanes: bool = False  # the first leaf says which lanes made the record
 
     @functools.cached_property
     def _ring(self) -> RingStore:

@@ -66,6 +66,7 @@ def find_nonfinite(fun: Callable[P, R], ignore_masked: bool = False) -> Callable
         lambda out, report: (out, report),
         context=contextlib.nullcontext,  # marks are for who is outside
         compiled=True,
+        results=lambda out: (out, None),
     )
 
 

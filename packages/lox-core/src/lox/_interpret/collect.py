@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lox._interpret import answers, table
+from lox._interpret import answers, lanes, table
 from lox._interpret.survey import Survey
 from lox._jax import compat
 from lox._marks.mark import Record, marking, marks_are_wanted
@@ -39,6 +39,7 @@ class Context:
     Attributes:
       state: bounded stores by number, carried through loops and branches.
       alive: whether the program really is here: under ``vmap``, whether the lane took the branches and is in the loops.
+      lanes: which lanes of the vmaps inside the transformation are still in the loops around; None: all.
       env: arrays that must be at hand wherever a mark is (the operands of a receiver).
       mesh: names and sizes of the mesh axes of the shard_maps around.
       devices: their mesh, where its devices are known while tracing.
@@ -48,6 +49,7 @@ class Context:
 
     state: State
     alive: Alive = True
+    lanes: Array | None = None
     env: Any = ()
     mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
     devices: Any = dataclasses.field(default=None, metadata={"static": True})
@@ -67,7 +69,7 @@ class Frame:
 
     def __init__(self, context: Context, nested: bool = True) -> None:
         self.state = dict(context.state)
-        self.alive, self.env = context.alive, context.env
+        self.alive, self.lanes, self.env = context.alive, context.lanes, context.env
         self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
         self.place = context.place
         self.visit: Any = None
@@ -78,7 +80,7 @@ class Frame:
     def context(self, numbers: frozenset[int], **changes: Any) -> Context:
         """What an inner body is entered with: this context, with these stores."""
         state = {number: self.state[number] for number in sorted(numbers)}
-        here = Context(state, self.alive, self.env, self.mesh, self.devices, self.certain, self.place)
+        here = Context(state, self.alive, self.lanes, self.env, self.mesh, self.devices, self.certain, self.place)
         return dataclasses.replace(here, **changes)
 
 
@@ -93,6 +95,8 @@ class Collector:
 
     # Whether `Frame.alive` must follow conditionals and loops.
     tracks_lanes = False
+    # Whether records leave a function among its results. What has none of its own then has no way to record.
+    returns_records = False
 
     def __init__(self, survey: Survey, keep: bool, packing: Packing = NO_PACKING) -> None:
         self.survey = survey
@@ -163,13 +167,30 @@ class Collector:
         mark = eqn.params["mark"]
         keys = self.survey.selected(mark)
         if keys:
-            self.record(frame, Record.of(mark, detach(operands) if frame.nested else operands), keys)
+            self.record(frame, _within(frame, Record.of(mark, detach(operands) if frame.nested else operands)), keys)
         if marks_are_wanted():
             left = mark.keys if self.keep else tuple(key for key in mark.keys if key not in keys)
-            bind_record(Record.of(mark, operands), left)
+            bind_record(_within(frame, Record.of(mark, operands)), left)
 
     def body(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
         """Run a loop body or a branch, and put its rows away at the end."""
         outs = self.run(jaxpr, args, frame)
         self.settle(frame, self.stores_in(jaxpr, folds=True))
         return outs
+
+
+class Unrecorded(Collector):
+    """Evaluates what runs for derivatives alone, in the middle of another collector: nothing is recorded."""
+
+    def __init__(self, around: Collector, keep: bool) -> None:
+        super().__init__(around.survey, keep, around.packing)
+        self.rule_context = around.rule_context  # type: ignore[method-assign]
+        self.backward_context = around.backward_context  # type: ignore[method-assign]
+
+    def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
+        del frame, record, keys
+
+
+def _within(frame: Frame, record: Record) -> Record:
+    """A record of the lanes that are in the loops around."""
+    return record if frame.lanes is None else record._replace(where=lanes.both(frame.lanes, record.where))

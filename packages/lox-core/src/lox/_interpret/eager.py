@@ -20,25 +20,50 @@ from lox._jax import compat
 from lox._types import Array
 
 
-def dispatcher(fun: Callable[..., Any], run: Callable[..., Any]) -> Callable[..., Any] | None:
+def dispatcher(
+    fun: Callable[..., Any], run: Callable[..., Any], results: Callable[[Any], Any]
+) -> Callable[..., Any] | None:
     """``run(fun, operands, args, kwargs)``, as a function of ``(operands, *args, **kwargs)`` jitted as ``fun`` is; None
-    where ``fun`` is not jitted, or in a special way."""
+    where ``fun`` is not jitted, or in a special way. ``results(out)`` is what it returns, for something in the place of the
+    result of ``fun``."""
     options = compat.jit_options(fun)
     if options is None:
         return None
+    is_special = any(name in options for name in compat.TOP_LEVEL_OPTIONS)
+    if "out_shardings" in options:
+        options["out_shardings"] = results(options["out_shardings"])
     for name in ("static_argnums", "donate_argnums"):
         options[name] = tuple(place + 1 if place >= 0 else place for place in options[name])  # the operands come first
     # Held weakly: this is remembered as long as `fun` lives.
     reference = weakref.ref(fun)
 
     def dispatched(operands: list[Array], /, *args: Any, **kwargs: Any) -> Any:
-        return run(reference(), operands, args, kwargs)
+        inner = compat.without_top_level_options(reference()) if is_special else reference()
+        return run(inner, operands, args, kwargs, is_special)
 
     dispatched.__name__ = getattr(fun, "__name__", "dispatched")
     signature = inspect.signature(fun)
     parameters = [_OPERANDS, *signature.parameters.values()]
     dispatched.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return jax.jit(dispatched, **options)
+    if "in_shardings" not in options:
+        return jax.jit(dispatched, **options)
+    return _dispatcher_to(dispatched, options.pop("in_shardings"), options)
+
+
+def _dispatcher_to(dispatched: Callable[..., Any], places: Any, options: dict[str, Any]) -> Callable[..., Any]:
+    """A jitted function whose arguments, but for the operands, go to these places."""
+
+    @functools.cache
+    def jitted(number: int) -> Callable[..., Any]:
+        # One place may be meant for all arguments.
+        several = tuple(places) if isinstance(places, (tuple, list)) else (places,) * number
+        return jax.jit(dispatched, in_shardings=(None, *several), **options)
+
+    def dispatch(operands: list[Array], /, *args: Any, **kwargs: Any) -> Any:
+        static = sum(place <= len(args) for place in options["static_argnums"])
+        return jitted(len(args) - static)(operands, *args, **kwargs)
+
+    return dispatch
 
 
 # No argument of anybody's function has this name.

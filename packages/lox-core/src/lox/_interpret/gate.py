@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 
 from lox._host.primitive import HostEffect, deliver_p
+from lox._interpret import lanes
 from lox._interpret.answers import asks_all_lanes
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey
@@ -38,10 +39,11 @@ class Gate(Collector):
         if eqn.primitive is not deliver_p:
             return super()._step(eqn, invals, frame)
         params = eqn.params
-        if params["results"] or frame.alive is True:  # somebody waits for the results, alive or not
+        here = lanes.both(None if frame.alive is True else frame.alive, frame.lanes)
+        if params["results"] or here is None:  # somebody waits for the results, alive or not
             return compat.bind_eqn(eqn, invals)
         first = int(params["has_token"])
-        alive = frame.alive & invals[first] if params["has_alive"] else frame.alive
+        alive = lanes.both(here, invals[first] if params["has_alive"] else lanes.all_of(params["lanes"]))
         rest = invals[first + int(params["has_alive"]) :]
         return deliver_p.bind(*invals[:first], alive, *rest, **{**params, "has_alive": True, "masked": True})
 
@@ -77,6 +79,8 @@ def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         eqn = _Equation(primitive, params, tuple(object() for _ in args))
         plainly = functools.partial(batch, axis_data, args, dims, **params)
+        if compat.holds_effect(params, tuple(compat.our_effects)) and _has_lanes(eqn):
+            plainly = functools.partial(_lanes_in_front, plainly, batch, axis_data, args, dims, params)
         if _inside.gated or not compat.holds_effect(params, HostEffect):
             return plainly()
 
@@ -99,12 +103,45 @@ def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
 
 def _batched(batch: Callable[[], Any]) -> list[bool]:
     """Which results are batched, without computing them."""
-    found: list[bool] = []
+    return [dim is not None for dim in _dims(batch)]
+
+
+def _dims(batch: Callable[[], Any]) -> list[int | None]:
+    """Along which axes results are batched, without computing them."""
+    found: list[int | None] = []
 
     def outs() -> Any:
         values, dims = batch()
-        found[:] = [dim is not None for dim in dims]
+        found[:] = dims
         return values
 
     jax.eval_shape(outs)
     return found
+
+
+def _has_lanes(eqn: Any) -> bool:
+    return eqn.primitive is jax.lax.while_p and bool(lanes.of_predicate(eqn.params["cond_jaxpr"]))
+
+
+def _lanes_in_front(
+    plainly: Callable[[], Any], batch: Callable[..., Any], axis_data: Any, args: Any, dims: Any, params: dict[str, Any]
+) -> Any:
+    """A loop whose predicate has lanes already, under one more ``vmap``. If the predicate is the same in all of the new
+    lanes, JAX leaves it as it is, and puts the new axis behind those of the predicate. Marks and host calls have it in front:
+    so the predicate gets it too."""
+    wanted = _dims(plainly)
+    if all(dim == 0 for dim in wanted):  # the predicate is batched
+        return plainly()
+    first, last = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    of_predicate = [i < first or i >= last for i in range(len(args))]
+    spread = [
+        compat.move_to_front(axis_data, arg, dim) if moved else arg
+        for arg, dim, moved in zip(args, dims, of_predicate, strict=True)
+    ]
+    new_dims = [0 if moved else dim for dim, moved in zip(dims, of_predicate, strict=True)]
+    outs, _ = batch(axis_data, spread, new_dims, **params)
+    # What is the same in all lanes stays one value: somebody may ask for it as such.
+    same = [dim is None for dim in wanted]
+    return [out[0] if alike else out for out, alike in zip(outs, same, strict=True)], [
+        None if alike else 0 for alike in same
+    ]

@@ -28,6 +28,8 @@ from lox._errors import (
     OptionError,
     name_sites,
 )
+from lox._interpret import lanes
+from lox._interpret.lanes import Lanes
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Usage, Usages, Use, differ_along
 from lox._jax import sharding
@@ -80,6 +82,10 @@ class KeyPlan(NamedTuple):
     def axes(self) -> tuple[str, ...]:
         return tuple(axis for axis, _ in self.steps)
 
+    @property
+    def lanes(self) -> Lanes:
+        return lanes.longest(use.lanes for use in self.usage.uses)
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:
@@ -90,21 +96,32 @@ class Group:
     bounded: bool  # a ring: rows can be unused
     capacity: int | None
     count: int | None  # None: only the store knows
-    mesh: tuple[int, ...]  # the store is one device's; its state leads with these axes
+    mesh: tuple[int, ...]  # the store is one device's, and one lane's; its state leads with these axes,
+    lanes: Lanes  # then with these
 
     def init(self) -> Any:
         start = start_varying(self.store, differ_along([plan.usage for plan in self.keys]))
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, self.mesh + jnp.shape(x)), start) if self.mesh else start
+        axes = self.mesh + self.lanes
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, axes + jnp.shape(x)), start) if axes else start
+
+    def add(self, state: Any, leaves: list[Any], steps: list[Any], keep: Any) -> Any:
+        """One more record, on one device. ``keep`` has up to all of the lane axes."""
+        add = self.store.add
+        if self.lanes and keep is not None:
+            keep = lanes.spread(keep, self.lanes)
+        for _ in self.lanes:
+            add = jax.vmap(add, in_axes=(0, 0, 0, None if keep is None else 0))
+        return add(state, leaves, steps, keep)
 
     def finish(self, state: Any) -> Finished:
-        finish = self.store.finish
-        for _ in self.mesh:
+        finish, axes = self.store.finish, self.mesh + self.lanes
+        for _ in axes:
             finish = jax.vmap(finish)
         done = finish(state)
-        if self.mesh and not self.reduces:
+        if axes and not self.reduces:
             # The record axis comes first.
-            leaves = [jnp.moveaxis(leaf, len(self.mesh), 0) for leaf in done.leaves]
-            steps = [jnp.moveaxis(step, len(self.mesh), 0) for step in done.steps]
+            leaves = [jnp.moveaxis(leaf, len(axes), 0) for leaf in done.leaves]
+            steps = [jnp.moveaxis(step, len(axes), 0) for step in done.steps]
             return Finished(leaves, steps, done.count)
         return done
 
@@ -138,7 +155,7 @@ def make_plan(usages: Usages, options: SpoolOptions, packing: Packing) -> Plan:
             rows.add(key)
         for kind in kinds:
             if kind is not None:
-                label = (_label(kind), plan.usage.profile, plan.axes)
+                label = (_label(kind), plan.usage.profile, plan.axes, plan.lanes)
                 grouped.setdefault(label, (kind, []))[1].append(plan)
     groups = tuple(_make_group(kind, tuple(plans), options, packing) for kind, plans in grouped.values())
     return Plan(keys, frozenset(rows), groups)
@@ -175,8 +192,9 @@ def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None
 
 def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, packing: Packing) -> Group:
     mesh = _mesh_of(plans)
-    leaves = tuple(_local(leaf, mesh) for plan in plans for leaf in plan.leaves)
-    steps = tuple(_local(aval, mesh) for _, aval in plans[0].steps)
+    local = functools.partial(_local, mesh + plans[0].lanes)
+    leaves = tuple(local(leaf) for plan in plans for leaf in plan.leaves)
+    steps = tuple(local(aval) for _, aval in plans[0].steps)
     store: Any
     if isinstance(kind, Reduction):
         for plan in plans:
@@ -187,7 +205,7 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, pa
         rows, capacity = kind
         store = RingStore(rows, leaves, steps, options.interval or 1, packing.rows)
         bounded = any(plan.usage.records is None or plan.usage.masked for plan in plans)
-    return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh)
+    return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh, plans[0].lanes)
 
 
 def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
@@ -202,9 +220,9 @@ def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
     return plans[0].usage.uses[0].mesh
 
 
-def _local(whole: Type, mesh: tuple[int, ...]) -> Aval:
-    """The type on one device."""
-    return Aval(whole.shape[len(mesh) :], whole.dtype, sharding=None if mesh else whole.sharding)
+def _local(axes: tuple[int, ...], whole: Type) -> Aval:
+    """The type on one device, in one lane."""
+    return Aval(whole.shape[len(axes) :], whole.dtype, sharding=None if axes else whole.sharding)
 
 
 def _static_count(plans: tuple[KeyPlan, ...], options: SpoolOptions) -> int | None:
@@ -269,6 +287,9 @@ def _check_fit(key: str, first: Use, other: Use) -> None:
             raise conflict("the shape", a.shape, b.shape)
     if set(first.mark.axes) != set(other.mark.axes):
         raise conflict("the step axes", list(first.mark.axes), list(other.mark.axes))
+    for axis, aval in first.steps:
+        if aval.shape != dict(other.steps)[axis].shape:
+            raise conflict(f"the shape of step {axis!r}", aval.shape, dict(other.steps)[axis].shape)
 
 
 def _promote(name: str, avals: list[Any], usage: Usage) -> Any:

@@ -17,8 +17,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from lox._errors import LogTypeError
 from lox._interpret.arguments import Result, Signature, Watch, on_device, take_self
@@ -102,7 +100,8 @@ class Program:
         if tracing and not self._used:
             self._used = True
             outs, extra = self._interpret(operands, arrays)
-            return self._traced.rebuild(_as_arrays(outs), signature), jax.tree.map(on_device, extra)
+            outs = _as_arrays(outs, self._traced.jaxpr)
+            return self._traced.rebuild(outs, signature), jax.tree.map(on_device, extra)
         if self._plain is None:
             self._plain = self._flatten(operands, arrays)
         jaxpr, tree, num_outs, constants = self._plain
@@ -110,9 +109,9 @@ class Program:
             evaluate = compat.evaluator(jaxpr)
         else:
             evaluate = self._eager = self._eager or self._outside_traces(jaxpr)
-        flat = _as_arrays(evaluate(*operands, *arrays))
+        flat = _as_arrays(evaluate(*operands, *arrays), jaxpr)
         for i, constant in constants.items():
-            if constant.is_deleted():  # donated by whom it was returned to
+            if isinstance(constant, jax.Array) and constant.is_deleted():  # donated by whom it was returned to
                 constant = constants[i] = _literal_array(jaxpr.jaxpr.outvars[i])
             flat[i] = constant
         return self._traced.rebuild(flat[:num_outs], signature), tree.unflatten(flat[num_outs:])
@@ -138,12 +137,15 @@ class Program:
 
 def _literal_array(literal: Any) -> Array:
     with jax.ensure_compile_time_eval():
-        return jnp.asarray(literal.val, literal.aval.dtype)
+        return compat.array_of(literal.val, literal.aval)
 
 
-def _as_arrays(leaves: list[Any]) -> list[Array]:
-    """Constants of a jaxpr may be numpy arrays, or JAX's own kind of them."""
-    return [leaf if isinstance(leaf, jax.Array) else jnp.asarray(np.asarray(leaf)) for leaf in leaves]
+def _as_arrays(leaves: list[Any], jaxpr: Any) -> list[Array]:
+    """The results of a jaxpr. Constants of it may be numpy arrays, or JAX's own kind of them."""
+    return [
+        leaf if isinstance(leaf, jax.Array) else compat.array_of(leaf, aval)
+        for leaf, aval in zip(leaves, jaxpr.out_avals, strict=True)
+    ]
 
 
 class Cache:
@@ -194,6 +196,7 @@ def transform(
     operands: Sequence[Array] = (),
     context: Callable[[], AbstractContextManager[Any]] = with_marks,
     compiled: bool = False,
+    results: Callable[[Any], Any] = lambda out: out,
 ) -> Callable[..., Any]:
     """A function with the signature of ``fun`` that runs an interpretation of it.
 
@@ -204,6 +207,7 @@ def transform(
       operands: arrays that the interpretation needs besides the arguments.
       context: ``fun`` is traced in it; it says which marks there are.
       compiled: whether a call outside any trace is compiled as a whole, also where ``fun`` is not jitted.
+      results: where the result of ``fun`` is in what the transformed function returns, with None for everything else.
     """
     if not callable(fun):
         raise LogTypeError(f"lox.{label[0]}: expected a function, got {fun!r} of type {type(fun).__name__}")
@@ -212,17 +216,23 @@ def transform(
     known = programs.programs_of(fun)
     operands = list(operands)
 
-    def run(fun: Callable[..., Any], operands: list[Array], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(
+        fun: Callable[..., Any],
+        operands: list[Array],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        without_options: bool = False,
+    ) -> Any:
         def make() -> tuple[Program, bool]:
             traced = trace(fun, signature, context)
             return Program(traced, interpreter(traced), compiled), not traced.holds_tracers()
 
         with Signature(args, kwargs) as signature:
-            key = (label, tuple(map(compat.type_key, operands)), signature.key())
+            key = (label, without_options, tuple(map(compat.type_key, operands)), signature.key())
             return finish(*lookup(known, key, make)(operands, signature))
 
     # Operands change from call to call: they are arguments, and no constants, of a jitted function.
-    jitted = lookup(known, ("jitted", label), lambda: (dispatcher(fun, run), True))
+    jitted = lookup(known, ("jitted", label), lambda: (dispatcher(fun, run, results), True))
 
     @functools.wraps(wrapped)
     def transformed(*args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from lox._interpret import table
+from lox._interpret import lanes, table
+from lox._interpret.lanes import Lanes
 from lox._jax import compat, hi_primitives, sharding
 from lox._marks.mark import Mark, Record
 from lox._marks.primitives import LogEffect, log_p
@@ -30,6 +31,8 @@ class Use(NamedTuple):
     mesh: tuple[int, ...] = ()
     # The types of all operands of the mark: one call of lox.log can be traced with several.
     operands: tuple[Any, ...] = ()
+    # Sizes of the lane axes, behind those of the mesh, along which some lanes can have a record and others none.
+    lanes: Lanes = ()
 
 
 class Usage(NamedTuple):
@@ -141,13 +144,15 @@ class Survey:
     def _use(self, eqn: Any, index: int, body: Any, segment: int, marks: Counter[Any]) -> Usages:
         avals, mark = tuple([var.aval for var in eqn.invars]), eqn.params["mark"]
         record = Record.of(mark, avals)
+        where = tuple(record.where.shape) if mark.masked else ()
         selected = self.selected(mark)
         # Records with steps or a condition of their own are together only if they are one mark.
         place = (id(body), segment, index if mark.axes or mark.masked else None)
         found = {}
         for key, tree in zip(mark.keys, mark.trees, strict=True):
             if key in selected:
-                use = Use(mark, tuple(record.leaves[key]), tuple(record.steps.items()), tree, operands=avals)
+                leaves, steps = tuple(record.leaves[key]), tuple(record.steps.items())
+                use = Use(mark, leaves, steps, tree, operands=avals, lanes=where)
                 marks[key, place] += 1
                 found[key] = Usage((use,), 1, False, mark.masked, None, frozenset([place]))
         return found
@@ -208,6 +213,17 @@ def in_sequence(parts: Iterable[Usages]) -> Usages:
         for key, usage in part.items():
             total[key] = total[key].then(usage) if key in total else usage
     return total
+
+
+def in_lanes(sizes: Lanes, usages: Usages) -> Usages:
+    """Usages of a loop whose lanes end at different times."""
+    if not sizes:
+        return usages
+
+    def one(use: Use) -> Use:
+        return use._replace(lanes=lanes.longest([use.lanes, sizes]))
+
+    return {key: usage._replace(uses=tuple(map(one, usage.uses))) for key, usage in usages.items()}
 
 
 def in_branches(branches: list[Usages], names: list[str] | None = None) -> Usages:

@@ -70,10 +70,13 @@ class Folding:
 RULES: dict[str, Rule] = {}
 
 
+def knows(eqn: Any) -> bool:
+    return hi_primitives.name_of(eqn) in RULES
+
+
 def find(eqn: Any) -> Rule:
-    rule = RULES.get(hi_primitives.name_of(eqn))
-    if rule is not None:
-        return rule
+    if knows(eqn):
+        return RULES[hi_primitives.name_of(eqn)]
     sites = name_sites(_sites(eqn.params))
     what = f"lox.log call ({sites})" if sites else "call of a logger or a tap"
     raise UnsupportedPrimitiveError(

@@ -5,20 +5,26 @@ No other file imports ``jax._src``. Each fork says up to or from which version i
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.custom_batching
 import jax.extend
+import numpy as np
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as _pe
+from jax._src.lax import lax as _lax
 from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
+from jax._src.state.types import AbstractRef
+from jax.experimental.layout import Format
 
 from lox._jax import hi_primitives
 
@@ -145,6 +151,34 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
+def is_ref(value: Any) -> bool:
+    return isinstance(_core.typeof(value), AbstractRef)
+
+
+def returned_refs(jaxpr: Any) -> dict[int, int]:
+    """Which results are mutable arrays, and which of the arguments they are."""
+    body, _ = open_jaxpr(jaxpr)
+    refs = {i: atom for i, atom in enumerate(body.outvars) if isinstance(atom.aval, AbstractRef)}
+    return {i: body.invars.index(atom) for i, atom in refs.items()}
+
+
+def mode_for(dtypes: Iterable[Any]) -> AbstractContextManager[Any]:
+    """A context in which values of these types can be made. A function may enter x64 mode itself, and log in it."""
+    if jax.config.jax_enable_x64 or not _WIDE.intersection(dtypes):
+        return contextlib.nullcontext()
+    return jax.enable_x64(True)
+
+
+_WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)))
+
+
+def array_of(value: Any, aval: Any) -> Any:
+    """A constant of a jaxpr as an array of this type, weak where the type is; tangents of whole numbers have none."""
+    if aval.dtype == jax.dtypes.float0:
+        return value
+    return _lax._convert_element_type(np.asarray(value), aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
 def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:
     """Run an equation as it stands. Several versions of ``get_bind_params`` exist: (subfuns, params) before 0.10."""
     params = eqn.params
@@ -157,8 +191,13 @@ def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
-def specified_or_none(shardings: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(None if sharding is _UNSPECIFIED else sharding for sharding in shardings)
+def placements(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple[Any, ...]:
+    """Where and how values are to lie, as ``jax.jit`` takes it; None where nobody said so."""
+    placed = [None if sharding is _UNSPECIFIED else sharding for sharding in shardings]
+    return tuple(
+        sharding if layout is None else Format(layout, sharding)
+        for sharding, layout in zip(placed, layouts, strict=True)
+    )
 
 
 def scan_arities(params: dict[str, Any]) -> tuple[int, int]:
@@ -186,6 +225,21 @@ def is_zero_tangent(tangent: Any) -> bool:
 
 def instantiate_zeros(tangent: Any) -> Any:
     return ad.instantiate_zeros(tangent)
+
+
+def zeros_of(aval: Any) -> Any:
+    """A tangent of this type that is zero."""
+    return ad.instantiate_zeros(ad.Zero(aval))
+
+
+def zero_tangent(primal: Any) -> Any:
+    """What a ``custom_jvp`` rule returns for a result that has no tangent."""
+    return jax.custom_derivatives.SymbolicZero(_core.typeof(primal).to_tangent_aval())
+
+
+def is_linear(operand: Any) -> bool:
+    """Whether an operand, in a transpose rule, is one that is transposed: it has no value."""
+    return ad.is_undefined_primal(operand)
 
 
 def define_jvp(primitive: Any, rule: Callable[..., Any]) -> None:
@@ -223,8 +277,16 @@ def close(jaxpr: Any, consts: Sequence[Any]) -> Any:
 
 def staged_part(jaxpr: Any, unknown: Sequence[bool], instantiate: Any = False) -> tuple[Any, list[bool]]:
     """What partial evaluation leaves for later, and which results are among that."""
-    _, staged, unknown_outs, _ = _pe.partial_eval_jaxpr_nounits(jaxpr, unknown, instantiate)
+    # As where JAX does it, the parts may hand Refs to each other.
+    with _config.mutable_array_checks(False):
+        _, staged, unknown_outs, _ = _pe.partial_eval_jaxpr_nounits(jaxpr, unknown, instantiate)
     return staged, list(unknown_outs)
+
+
+def marks_depend_on(jaxpr: Any, inputs: Sequence[bool]) -> bool:
+    """Whether a mark has operands, or is reached, because of these inputs."""
+    staged, _ = staged_part(jaxpr, inputs)
+    return any(isinstance(effect, tuple(our_effects)) for effect in staged.effects)
 
 
 def is_staged(value: Any) -> bool:
@@ -291,23 +353,37 @@ def evaluator(jaxpr: Any) -> Callable[..., list[Any]]:
 
 
 def jit_options(fun: Any) -> dict[str, Any] | None:
-    """Static and donated arguments of a jitted function; None where it is not one, or was given more than those."""
+    """The options of a jitted function; None where it is not one, or has a device or a backend of its own."""
     info = getattr(fun, "_jit_info", None)
-    if not isinstance(fun, _JittedFunction) or info is None:
+    if not isinstance(fun, _JittedFunction) or info is None or info.device is not None or info.backend is not None:
         return None
-    shardings = (*info.in_shardings_leaves, *info.out_shardings_leaves)
-    layouts = (*info.in_layouts_leaves, *info.out_layouts_leaves)
-    if any(s is not _UNSPECIFIED for s in shardings) or any(layout is not None for layout in layouts):
-        return None
-    if info.device is not None or info.backend is not None or info.compiler_options_kvs:
-        return None
-    return {
+    options = {
         "static_argnums": info.static_argnums,
         "static_argnames": info.static_argnames,
         "donate_argnums": info.donate_argnums,
         "donate_argnames": info.donate_argnames,
         "keep_unused": info.keep_unused,
     }
+    if info.compiler_options_kvs:
+        options["compiler_options"] = dict(info.compiler_options_kvs)
+    given = placements(info.in_shardings_leaves, info.in_layouts_leaves)
+    wanted = placements(info.out_shardings_leaves, info.out_layouts_leaves)
+    if any(place is not None for place in given):
+        options["in_shardings"] = info.in_shardings_treedef.unflatten(given)
+    if any(place is not None for place in wanted):
+        options["out_shardings"] = info.out_shardings_treedef.unflatten(wanted)
+    return options
+
+
+# What only an outermost jit can see to.
+TOP_LEVEL_OPTIONS = ("compiler_options", "in_shardings", "out_shardings")
+
+
+def without_top_level_options(fun: Any) -> Any:
+    """The same jitted function, for use in one that has its options."""
+    info = fun._jit_info
+    kept = {name: getattr(info, name) for name in ("static_argnums", "static_argnames", "keep_unused", "inline")}
+    return jax.jit(fun.__wrapped__, **kept)
 
 
 def jit_of_equation(eqn: Any, run: Callable[..., Any], kept: Collection[Any]) -> Callable[..., Any]:

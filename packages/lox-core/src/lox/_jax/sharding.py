@@ -29,8 +29,8 @@ def vary_over(array: Any, axes: Iterable[str]) -> Any:
     return jax.lax.pcast(array, missing, to="varying") if missing else array
 
 
-def vary_like(array: Any, like: Any) -> Any:
-    return vary_over(array, sorted(varying_axes(like)))
+def vary_like(array: Any, *like: Any) -> Any:
+    return vary_over(array, sorted(frozenset[str]().union(*map(varying_axes, like))))
 
 
 def split_of(aval: Any) -> Any:

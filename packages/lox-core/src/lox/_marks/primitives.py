@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,13 +43,16 @@ def _log_abstract_eval(*avals: Any, mark: Mark) -> Any:
 def bind_record(record: Record, keys: tuple[str, ...]) -> None:
     """Leave a mark with these keys of the record."""
     if keys := unmuted(record.mark, keys):
-        where = [record.where] if record.mark.masked else []
+        where = [] if record.where is None else [record.where]
         values = [leaf for key in keys for leaf in record.leaves[key]]
-        log_p.bind(*where, *record.steps.values(), *values, mark=record.mark.pick(keys))
+        mark = record.mark.pick(keys)
+        if where and not mark.masked:
+            mark = dataclasses.replace(mark, masked=True)
+        log_p.bind(*where, *record.steps.values(), *values, mark=mark)
 
 
-def _check_where_unbatched(mark: Mark, dim: int | None) -> None:
-    if dim is not None:
+def _check_where_unbatched(mark: Mark, where: Any, dim: int | None) -> None:
+    if dim is not None and where.ndim == 1:
         raise LaneError(
             f"lox: the `where` of the call at {mark.site} differs between the lanes of a vmap inside the transformed "
             "function, and only inside that vmap are the lanes known. Transform the function that is mapped: write "
@@ -62,8 +66,9 @@ def _log_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> An
         return [], []
     moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
     if mark.masked:
-        _check_where_unbatched(mark, dims[0])
-        moved[0] = operands[0]
+        _check_where_unbatched(mark, operands[0], dims[0])
+        # A condition of one lane has no axes; one that a loop knows for all its lanes leads with theirs, as values do.
+        moved[0] = moved[0] if operands[0].ndim else operands[0]
     log_p.bind(*moved, mark=mark)
     return [], []
 
@@ -71,6 +76,8 @@ def _log_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> An
 compat.define_staging(log_p, frozenset([log_effect]))
 compat.define_batching(log_p, _log_batching)
 compat.define_jvp_binding_primals(log_p)
+# A mark of a tangent: in reverse mode that is never computed, so there is no record.
+compat.define_transpose(log_p, lambda cotangents, *operands, mark: [None] * len(operands))
 lowering.define_lowering(log_p, lambda ctx, *operands, mark: [])
 
 # --- watch_p: the identity whose transpose is a mark -----------------------------------------------------------------
@@ -96,7 +103,8 @@ def _watch_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark, spr
         return watch_p.bind(*operands, mark=mark, spread=False), [None] * _values(mark)
     if not marks_are_wanted():  # its record, if any, was taken inside the vmap: the identity is left
         return list(operands[: _values(mark)]), list(dims[: _values(mark)])
-    _check_where_unbatched(mark, dims[_values(mark)] if mark.masked else None)
+    if mark.masked:
+        _check_where_unbatched(mark, operands[_values(mark)], dims[_values(mark)])
     moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
     if mark.masked:
         moved[_values(mark)] = operands[_values(mark)]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from lox._storage.words import Layout, is_small
 from lox._types import Array
 
 Aval = jax.ShapeDtypeStruct
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @jax.tree_util.register_dataclass
@@ -43,6 +44,17 @@ class Store(Protocol):
         """One more record; where ``keep`` is false, none."""
 
     def finish(self, state: Any) -> Finished: ...
+
+
+def _in_their_mode(method: F) -> F:
+    """A method of a store, in a mode in which values of its types can be made: whoever logs may be in x64 mode alone."""
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any) -> Any:
+        with compat.mode_for(aval.dtype for aval in (*self.leaves, *self.steps)):
+            return method(self, *args)
+
+    return cast(F, run)
 
 
 def start_varying(store: Store, axes: Sequence[str]) -> Any:
@@ -107,6 +119,7 @@ class ReduceStore:
             return self.leaves[pack[0]]
         return Aval((sum(math.prod(self.leaves[i].shape) for i in pack),), self.leaves[pack[0]].dtype)
 
+    @_in_their_mode
     def init(self) -> Any:
         folds = [
             [_start(reducer, self._pack_aval(pack)) for pack in self._packs(reducer)]
@@ -114,6 +127,7 @@ class ReduceStore:
         ]
         return jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
 
+    @_in_their_mode
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
         seen, folds, last_steps = state
         leaves = [_cast(leaf, aval) for leaf, aval in zip(leaves, self.leaves, strict=True)]
@@ -131,6 +145,7 @@ class ReduceStore:
         folds, last_steps = select(due, (new_folds, steps), (folds, last_steps))
         return _count(seen, keep), folds, last_steps
 
+    @_in_their_mode
     def finish(self, state: Any) -> Finished:
         seen, folds, steps = state
         by_reducer = [
@@ -167,6 +182,7 @@ class RingStore:
     def layout(self) -> Layout:
         return Layout.of([*self.leaves, *self.steps], self.packed)
 
+    @_in_their_mode
     def init(self) -> Any:
         row = jax.eval_shape(lambda: self.layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)]))
         # One row to spare: what is not kept is written there, which is cheaper than reading a row to leave it alone.
@@ -174,6 +190,7 @@ class RingStore:
             _empty(Aval((self.rows + 1, *aval.shape), aval.dtype, sharding=aval.sharding)) for aval in row
         ]
 
+    @_in_their_mode
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
         seen, buffers = state
         avals = (*self.leaves, *self.steps)
@@ -186,6 +203,7 @@ class RingStore:
         buffers = [lax.dynamic_update_index_in_dim(buffer, row, place, 0) for buffer, row in rows]
         return _count(seen, keep), buffers
 
+    @_in_their_mode
     def finish(self, state: Any) -> Finished:
         seen, buffers = state
         count, rows = _kept(seen, self.every), max(self.rows, 1)

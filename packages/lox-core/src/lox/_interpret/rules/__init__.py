@@ -20,6 +20,7 @@ RULES.update(
         "core_call": Transparent(_param("call_jaxpr"), calls.run_inline(_param("call_jaxpr"))),
         "core_closed_call": Transparent(_param("call_jaxpr"), calls.run_inline(_param("call_jaxpr"))),
         "eval_jaxpr": Transparent(_param("call_jaxpr"), calls.run_inline(_param("call_jaxpr"))),
+        "remat_opt": Transparent(_param("fwd_jaxpr"), calls.run_inline(_param("fwd_jaxpr"))),
         "remat2": Transparent(_param("jaxpr"), calls.run_checkpoint),
         "checkpoint": Transparent(_param("jaxpr"), calls.run_checkpoint),
         "custom_jvp_call": Transparent(_param("call_jaxpr"), derivatives.run_custom_jvp),

@@ -27,6 +27,8 @@ def call_through(
     args: list[Array],
 ) -> list[Array]:
     """Evaluate ``jaxpr`` inside ``wrap(function)``, with rows and stores passed in and out as values."""
+    # What JAX takes apart itself may return a Ref that it was given; a function may not.
+    refs = compat.returned_refs(jaxpr)
     numbers = collector.stores_in(jaxpr, folds=False)
     collector.settle(frame, numbers)
     if label not in collector.memo:
@@ -34,13 +36,14 @@ def call_through(
         def evaluate(context: Context, *args: Array) -> Any:
             inner = Frame(context)
             outs = collector.run(jaxpr, args, inner)
-            return outs, inner.state, inner.rows
+            return [out for i, out in enumerate(outs) if i not in refs], inner.state, inner.rows
 
         collector.memo[label] = (wrap(evaluate), jaxpr)
     outs, state, rows = collector.memo[label][0](frame.context(numbers), *args)
     frame.state.update(state)
     frame.rows.extend(rows)
-    return outs
+    rest = iter(outs)
+    return [args[refs[i]] if i in refs else next(rest) for i in range(len(outs) + len(refs))]
 
 
 def run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
@@ -51,6 +54,8 @@ def run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -
         params["donated_invars"],
         params["in_shardings"],
         params["out_shardings"],
+        params["in_layouts"],
+        params["out_layouts"],
         params["keep_unused"],
         params["inline"],
         params["compiler_options_kvs"],
@@ -58,8 +63,8 @@ def run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -
 
     def wrap(evaluate: Callable[..., Any]) -> Any:
         evaluate.__name__ = params["name"]
-        given = compat.specified_or_none(params["in_shardings"])
-        wanted = compat.specified_or_none(params["out_shardings"])
+        given = compat.placements(params["in_shardings"], params["in_layouts"])
+        wanted = compat.placements(params["out_shardings"], params["out_layouts"])
         options: dict[str, Any] = {}
         if any(sharding is not None for sharding in given):
             options["in_shardings"] = (None, *given)
@@ -80,7 +85,24 @@ def run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -
 
 def run_checkpoint(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
     params = eqn.params
-    options = {"prevent_cse": params["prevent_cse"], "policy": params["policy"]}
+    prevent_cse = params["prevent_cse"]
+    if params["differentiated"]:
+        # This one computes again what the forward pass has not saved. What keeps the compiler from saving it after all is
+        # made by JAX when it differentiates, not by its public function.
+        invals = _separate(invals, prevent_cse)
+    by_argument = isinstance(prevent_cse, tuple)
+    options = {"prevent_cse": (False, *prevent_cse) if by_argument else prevent_cse, "policy": params["policy"]}
     wrap = functools.partial(jax.checkpoint, **options)
     label = (id(params["jaxpr"]), "checkpoint", *options.values())
     return call_through(collector, frame, params["jaxpr"], wrap, label, invals)
+
+
+def _separate(args: list[Array], which: bool | tuple[bool, ...]) -> list[Array]:
+    """The arguments, these of them as values that the compiler cannot find anywhere else."""
+    chosen = [
+        i for i, arg in enumerate(args) if (which if isinstance(which, bool) else which[i]) and not compat.is_ref(arg)
+    ]
+    separate = list(args)
+    for i, value in zip(chosen, jax.lax.optimization_barrier([args[i] for i in chosen]), strict=True):
+        separate[i] = value
+    return separate

@@ -3,7 +3,8 @@
 The rebuilt function returns its rows and stores beside its results, and so must its rules. A rule is traced only when
 the program is differentiated outside the transformation, ``grad(spool(f))``, long after the structure of the logs was
 fixed: so the records of a rule must have the structure of those of the function. A rule that records nothing leaves the
-records to the function itself, which is then run for them alone.
+records to the function itself, which is then run for them alone. So does one that calls its function again, on tangents:
+that of a linear function.
 
 The backward rule of a ``custom_vjp`` runs after the function has returned its logs: its marks belong to whatever
 transformation is outside, ``spool(grad(f))``.
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._errors import ConflictError
-from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.collect import Collector, Context, Frame, Unrecorded
 from lox._jax import compat
 from lox._marks.mark import marking
 from lox._storage.rows import Chunk, Rows
@@ -33,30 +34,60 @@ def evaluate_call(collector: Collector, jaxpr: Any, context: Context, args: list
 
 
 def evaluate_rule(
-    collector: Collector, rule: Any, primal: Any, context: Context, args: list[Array], primal_args: Any
+    collector: Collector,
+    rule: Any,
+    primal: Any,
+    context: Context,
+    primals: list[Array],
+    tangents: list[Array],
+    args: Any,
 ) -> Any:
     """The results of a rule, and records that have the structure of the function's."""
+    of_rule = [*primals, *tangents]
     if not collector.survey(rule).usages:
-        outs, nothing = evaluate_call(collector, rule, context, args)
+        outs, nothing = evaluate_call(collector, rule, context, of_rule)
         if not collector.survey(primal).usages:
             return outs, nothing
-        with marking(None):  # marks that stay for a transformation outside are those of the rule
-            return outs, evaluate_call(collector, primal, context, primal_args)[1]
+        return outs, _records_of_function(collector, primal, context, args)
     recorded, wanted = _counts(collector, rule), _counts(collector, primal)
+    marks_tangents = compat.marks_depend_on(rule, [False] * len(primals) + [True] * len(tangents))
+    if (marks_tangents or recorded != wanted) and tangents and _calls_again(collector, rule, primal):
+        outs, _ = evaluate_call(Unrecorded(collector, collector.keep), rule, context, of_rule)
+        return outs, _records_of_function(collector, primal, context, args)
+    if marks_tangents:
+        raise _conflict(f"tangents, {describe_counts(recorded)}", describe_counts(wanted))
     # What goes into stores must have a store, and go there equally often: the stores cannot tell afterwards.
     there_are_stores = collector.stores_in(rule, folds=False) <= context.state.keys()
     if not there_are_stores or (context.state and recorded != wanted):
         raise _conflict(describe_counts(recorded), describe_counts(wanted))
-    outs, (state, rows) = evaluate_call(collector, rule, context, args)
-    expected_state, expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, primal_args)[1])
+    outs, (state, rows) = evaluate_call(collector, rule, context, of_rule)
+    expected_state, expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, args)[1])
     fitting = fit(rows, expected)
     if fitting is None or jax.tree.structure(state) != jax.tree.structure(expected_state):
         raise _conflict(describe_rows(rows), describe_rows(expected))
     return outs, (jax.tree.map(lambda x, like: x.astype(like.dtype), state, expected_state), fitting)
 
 
+def _records_of_function(collector: Collector, primal: Any, context: Context, args: list[Array]) -> Any:
+    with marking(None):  # marks that stay for a transformation outside are those of the rule
+        return evaluate_call(collector, primal, context, args)[1]
+
+
 def _counts(collector: Collector, jaxpr: Any) -> dict[str, int | None]:
     return {key: usage.records for key, usage in collector.survey(jaxpr).usages.items()}
+
+
+def _calls_again(collector: Collector, rule: Any, primal: Any) -> bool:
+    """Whether all that a rule records is what its function records, once or several times."""
+    recorded, wanted = _counts(collector, rule), _counts(collector, primal)
+    if recorded.keys() != wanted.keys() or not _sites(collector, rule) <= _sites(collector, primal):
+        return False
+    pairs = [(recorded[key], wanted[key]) for key in wanted]
+    return all(ours is None or (bool(theirs) and ours % theirs == 0) for ours, theirs in pairs if theirs is not None)
+
+
+def _sites(collector: Collector, jaxpr: Any) -> set[str]:
+    return {use.mark.site for usage in collector.survey(jaxpr).usages.values() for use in usage.uses}
 
 
 def describe_counts(counts: dict[str, int | None]) -> str:
@@ -140,25 +171,22 @@ def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
         context, *args = primals
         _, *arg_tangents = tangents
         rule_tangents = arg_tangents[num_consts:]
+        if not params["symbolic_zeros"]:
+            rule_tangents = list(map(_materialise, rule_tangents))
         zeros = [type(tangent) is jax.custom_derivatives.SymbolicZero for tangent in rule_tangents]
         with collector.rule_context():
             jaxpr, consts, out_zeros = compat.call_thunk(params["jvp_jaxpr_fun"], *zeros)
         rule = compat.close(jaxpr, consts)
         nonzero = [tangent for tangent, zero in zip(rule_tangents, zeros, strict=True) if not zero]
-        flat, recorded = evaluate_rule(collector, rule, primal, context, [*args[num_consts:], *nonzero], args)
+        flat, recorded = evaluate_rule(collector, rule, primal, context, args[num_consts:], nonzero, args)
         outs, out_tangents = flat[: len(out_zeros)], iter(flat[len(out_zeros) :])
-        filled = [zero_tangent(out) if zero else next(out_tangents) for out, zero in zip(outs, out_zeros, strict=True)]
-        return (outs, recorded), (filled, jax.tree.map(zero_tangent, recorded))
+        filled = [
+            compat.zero_tangent(out) if zero else next(out_tangents) for out, zero in zip(outs, out_zeros, strict=True)
+        ]
+        return (outs, recorded), (filled, jax.tree.map(compat.zero_tangent, recorded))
 
     call.defjvp(jvp, symbolic_zeros=True)
     return finish_call(frame, call(prepare_call(collector, frame, primal), *invals))
-
-
-def zero_tangent(primal: Array) -> Any:
-    dtype = jnp.result_type(primal)
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.zeros(np.shape(primal), dtype)
-    return np.zeros(np.shape(primal), jax.dtypes.float0)
 
 
 def run_custom_vjp(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
@@ -185,7 +213,7 @@ def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[.
             jaxpr, consts = compat.call_thunk(params["fwd_jaxpr_thunk"], *perturbed)
         _, residual_tree, forwarded = params["out_trees"]()
         flat, recorded = evaluate_rule(
-            collector, compat.close(jaxpr, consts), primal, context, values[num_consts:], values
+            collector, compat.close(jaxpr, consts), primal, context, values[num_consts:], [], values
         )
         num_residuals = residual_tree.num_leaves - sum(place is not None for place in forwarded)
         computed = iter(flat[:num_residuals])
@@ -207,7 +235,7 @@ def _is_primal(leaf: Any) -> bool:
     return hasattr(leaf, "perturbed")
 
 
-def _materialise(cotangent: Any) -> Any:
-    if type(cotangent) is jax.custom_derivatives.SymbolicZero:
-        return jnp.zeros(cotangent.shape, cotangent.dtype)
-    return cotangent
+def _materialise(tangent: Any) -> Any:
+    if type(tangent) is jax.custom_derivatives.SymbolicZero:
+        return compat.zeros_of(tangent.aval)
+    return tangent

@@ -13,6 +13,7 @@ import jax
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.rules import calls, derivatives
 from lox._interpret.survey import Survey, Usages
+from lox._jax import compat
 from lox._jax import hi_primitives as hi
 
 Array = Any
@@ -59,9 +60,9 @@ class _Call:
         leaves, self.tree = jax.tree.flatten(recorded)
         return outs, leaves
 
-    def rule(self, rule: Any, context: Context, operands: list[Array], args: list[Array]) -> tuple[list[Array], Any]:
+    def rule(self, rule: Any, context: Context, args: list[Array], tangents: list[Array]) -> tuple[list[Array], Any]:
         """The results of a derivative rule of it, and its records."""
-        outs, recorded = derivatives.evaluate_rule(self.collector, rule, self.primal, context, operands, args)
+        outs, recorded = derivatives.evaluate_rule(self.collector, rule, self.primal, context, args, tangents, args)
         return outs, jax.tree.leaves(recorded)
 
     def finish(self, frame: Frame, results: Any) -> list[Array]:
@@ -79,13 +80,12 @@ def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
         nonzero = [tangent for tangent, zero in zip(tangents[1:], zeros, strict=True) if not zero]
         with collector.rule_context():
             rule, out_zeros = hi.trace_jvp_rule(prim, args, zeros, nonzero)
-        flat, recorded = evaluate.rule(rule, context, [*args, *nonzero], args)
+        flat, recorded = evaluate.rule(rule, context, args, nonzero)
         outs, out_tangents = flat[: len(out_zeros)], iter(flat[len(out_zeros) :])
         filled = [
-            derivatives.zero_tangent(out) if zero else next(out_tangents)
-            for out, zero in zip(outs, out_zeros, strict=True)
+            compat.zero_tangent(out) if zero else next(out_tangents) for out, zero in zip(outs, out_zeros, strict=True)
         ]
-        return (outs, recorded), (filled, [*map(derivatives.zero_tangent, recorded)])
+        return (outs, recorded), (filled, [*map(compat.zero_tangent, recorded)])
 
     call = jax.custom_jvp(lambda context, *args: evaluate(context, *args))
     call.defjvp(jvp, symbolic_zeros=True)
@@ -101,7 +101,7 @@ def run_custom_vjp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
         values = [arg.value for arg in args]
         with collector.rule_context():
             rule, restore = hi.trace_forward_rule(prim, values, [arg.perturbed for arg in args])
-        flat, recorded = evaluate.rule(rule, context, values, values)
+        flat, recorded = evaluate.rule(rule, context, values, [])
         outs, residuals = restore(flat)
         return (outs, recorded), residuals
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from lox._interpret import answers
+from lox._interpret import answers, lanes
 from lox._interpret.collect import Collector, Frame
-from lox._interpret.survey import Survey, Usages, in_sequence
-from lox._jax import compat
+from lox._interpret.survey import Survey, Usages, in_lanes, in_sequence
+from lox._jax import compat, sharding
 from lox._storage.words import Layout
 from lox._types import Array
 
@@ -69,7 +70,8 @@ def _is_scalar_code(jaxpr: Any) -> bool:
 
 def while_usages(eqn: Any, survey: Survey) -> Usages:
     parts = [survey(eqn.params["cond_jaxpr"]).usages, survey(eqn.params["body_jaxpr"]).usages]
-    return {key: usage.unbounded("while_loop") for key, usage in in_sequence(parts).items()}
+    usages = {key: usage.unbounded("while_loop") for key, usage in in_sequence(parts).items()}
+    return in_lanes(lanes.of_predicate(eqn.params["cond_jaxpr"]), usages)
 
 
 def run_while(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
@@ -79,24 +81,37 @@ def run_while(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     body_consts, init = rest[: params["body_nconsts"]], rest[params["body_nconsts"] :]
     numbers = collector.stores_in(cond, folds=True) | collector.stores_in(body, folds=True)
     collector.settle(frame, numbers)
+    in_lanes = bool(lanes.of_predicate(cond))
+    if in_lanes:
+        # A value that is chosen by lane differs wherever the predicate does.
+        init = [sharding.vary_like(value, *invals) for value in init]
     (asked,) = compat.open_jaxpr(cond)[0].outvars
     # Carried besides the predicate: whether a lane of a vmap, by itself, is still in the loop.
     first = Frame(frame.context(numbers))
     (start,) = collector.body(cond, [*cond_consts, *init], first)
-    start_alone = answers.answer(first, asked, start)
+    start_alone = start if in_lanes else answers.answer(first, asked, start)
+
+    def any_lane(going: Array) -> Array:
+        return jnp.any(going) if in_lanes else going
 
     def step(carry: Any) -> Any:
-        _, carried, before, going = carry
-        alive = frame.alive & going if collector.tracks_lanes else frame.alive
-        inner = Frame(frame.context(numbers, state=before, alive=alive))
+        here, carried, before, going = carry
+        inner = Frame(frame.context(numbers, state=before))
+        if collector.tracks_lanes:
+            inner.alive = frame.alive & (here if in_lanes else going)
+        if in_lanes:
+            inner.lanes = lanes.both(frame.lanes, going)
         outs = collector.run(body, [*body_consts, *carried], inner)
+        if in_lanes:
+            outs = lanes.choose(going, outs, carried)
         (going_on,) = collector.run(cond, [*cond_consts, *outs], inner)
         collector.settle(inner, numbers)
-        alone = answers.answer(inner, asked, going_on)
+        alone = going_on if in_lanes else answers.answer(inner, asked, going_on)
         if alone is going_on:
-            return going_on, outs, inner.state, going_on
+            return any_lane(going_on), outs, inner.state, going_on
         return going_on, outs, answers.select_state(going, inner.state, before), going & alone
 
-    _, outs, state, _ = jax.lax.while_loop(lambda carry: carry[0], step, (start, init, first.state, start_alone))
+    carry = (any_lane(start), init, first.state, start_alone)
+    _, outs, state, _ = jax.lax.while_loop(lambda carry: carry[0], step, carry)
     frame.state.update(state)
     return outs

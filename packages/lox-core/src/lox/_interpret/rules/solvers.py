@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lox._interpret.collect import Collector, Frame
-from lox._interpret.rules.derivatives import evaluate_call, finish_call, prepare_call, zero_tangent
+from lox._interpret.collect import Collector, Frame, Unrecorded
+from lox._interpret.rules.derivatives import evaluate_call, finish_call, prepare_call
+from lox._jax import compat
 from lox._types import Array
 
 
@@ -27,8 +28,10 @@ def run_linear_solve(collector: Collector, frame: Frame, eqn: Any, invals: list[
     aux_types: list[Any] = []
 
     def run(name: str, x: list[Array]) -> list[Array]:
-        unrecorded = Frame(frame.context(frozenset(frame.state)))
-        return collector.run(getattr(jaxprs, name), [*consts[name], *x], unrecorded)
+        of_derivatives = Unrecorded(collector, keep=True) if collector.returns_records else collector
+        return of_derivatives.run(
+            getattr(jaxprs, name), [*consts[name], *x], Frame(frame.context(frozenset(frame.state)))
+        )
 
     def solve(_: Any, b: list[Array]) -> Any:
         outs, recorded = evaluate_call(collector, jaxprs.solve, context, [*consts["solve"], *b])
@@ -82,8 +85,8 @@ def run_custom_root(collector: Collector, frame: Frame, eqn: Any, invals: list[A
         # f(p, root(p)) = 0 implies root' = -(df/dx)^-1 df/dp.
         _, moved = jax.jvp(lambda p: prim.f(p, root), (f_consts,), (tangents[3],))
         root_tangent = jax.tree.map(jnp.negative, prim.tangent_solve(tangent_consts, root, moved))
-        out_tangents = [*jax.tree.leaves(root_tangent), *map(zero_tangent, jax.tree.leaves(aux))]
-        return (outs, recorded), (out_tangents, jax.tree.map(zero_tangent, recorded))
+        out_tangents = [*jax.tree.leaves(root_tangent), *map(compat.zero_tangent, jax.tree.leaves(aux))]
+        return (outs, recorded), (out_tangents, jax.tree.map(compat.zero_tangent, recorded))
 
     context = prepare_call(collector, frame, prim.solve_jaxpr)
     return finish_call(frame, find_root(context, *operands))

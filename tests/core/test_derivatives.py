@@ -1,0 +1,336 @@
+"""Custom derivatives, checkpoints and solvers: what JAX can differentiate, lox can, with the same result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.custom_batching import custom_vmap
+
+import lox
+from tests.core.checks import assert_close, tapped
+
+X = jnp.linspace(0.5, 2.0, 3)
+
+
+# --- rules that never asked for symbolic zeros -----------------------------------------------------------------------
+
+
+def _product(rule: Any) -> Any:
+    """`c * x`, marked, with this rule."""
+
+    @jax.custom_jvp
+    def product(c, x):
+        lox.log({"x": x})
+        return c * x
+
+    product.defjvp(lambda p, t: rule(product, p, t))
+    return product
+
+
+def _by_hand(product, p, t):
+    return product(*p), p[0] * t[1] + t[0] * p[1]
+
+
+ORDINARY = {
+    "logaddexp": lambda x: jnp.logaddexp(x, 2.0).sum(),
+    "softplus": lambda x: jax.nn.softplus(x).sum(),
+    "xlogy": lambda x: jax.scipy.special.xlogy(2.0, x).sum(),
+    "rel_entr": lambda x: jax.scipy.special.rel_entr(x, 2.0).sum(),
+    "a rule of somebody's own": lambda x: _product(_by_hand)(2.0, x).sum(),
+}
+
+
+@pytest.mark.parametrize("fun", ORDINARY.values(), ids=ORDINARY)
+def test_gradients_of_functions_with_constant_arguments(fun):
+    expected = jax.grad(fun)(X)
+    assert_close(jax.grad(lox.nolog(fun))(X), expected)
+    assert_close(jax.jit(jax.grad(lambda x: lox.nolog(fun)(x)))(X), expected)
+    assert_close(jax.grad(lambda x: lox.spool(fun)(x)[0])(X), expected)
+    assert_close(jax.jvp(lox.nolog(fun), (X,), (X,)), jax.jvp(fun, (X,), (X,)))
+
+
+def test_a_rule_that_asked_for_symbolic_zeros_gets_them():
+    seen = []
+
+    @jax.custom_jvp
+    def product(c, x):
+        lox.log({"x": x})
+        return c * x
+
+    def rule(primals, tangents):
+        (c, x), (dc, dx) = primals, tangents
+        seen.append(type(dc) is jax.custom_derivatives.SymbolicZero)
+        return product(c, x), c * dx
+
+    product.defjvp(rule, symbolic_zeros=True)
+    out, logs = jax.grad(lox.spool(lambda x: product(2.0, x).sum()), has_aux=True)(X)
+    assert_close(out, jnp.full(3, 2.0))
+    assert_close(logs["x"], X)
+    assert seen == [True]
+
+
+# --- marks of tangents -----------------------------------------------------------------------------------------------
+
+RULES = {
+    "on (c, dx)": lambda f, p, t: (f(*p), f(p[0], t[1])),
+    "on (dc, x)": lambda f, p, t: (f(*p), f(t[0], p[1])),
+    "on both": lambda f, p, t: (f(*p), f(p[0], t[1]) + f(t[0], p[1])),
+    "on tangents alone": lambda f, p, t: (p[0] * p[1], f(p[0], t[1])),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_rule_may_call_its_own_function_on_tangents(rule):
+    product = _product(rule)
+
+    def fun(x):
+        return product(3.0, x).sum()
+
+    expected, tangents = jax.grad(fun)(X), jax.jvp(fun, (X,), (X,))
+    gradient, logs = jax.grad(lox.spool(fun), has_aux=True)(X)
+    assert_close(gradient, expected)
+    assert_close(dict(logs), {"x": X})
+    reduced = jax.grad(lox.spool(fun, reduce="sum"), has_aux=True)(X)
+    assert_close((reduced[0], dict(reduced[1])), (expected, {"x": X}))
+    assert_close(jax.jvp(lox.nolog(fun), (X,), (X,)), tangents)
+    assert_close(jax.jvp(lambda x: lox.spool(fun)(x)[0], (X,), (X,)), tangents)
+    assert_close(lox.spool(jax.grad(fun))(X)[0], expected)
+    assert_close(tapped(jax.grad(fun), X)[0], expected)
+    received: list[lox.logdict] = []
+    assert_close(jax.grad(lox.tap(fun, received.append))(X), expected)
+    jax.effects_barrier()
+    assert [list(logs) for logs in received] == [["x"]]
+
+
+def _marks_its_tangent(x):
+    @jax.custom_jvp
+    def sine(x):
+        return jnp.sin(x)
+
+    @sine.defjvp
+    def _(primals, tangents):
+        lox.log({"tangent": tangents[0]})
+        lox.log({"primal": primals[0]})
+        return jnp.sin(primals[0]), jnp.cos(primals[0]) * tangents[0]
+
+    return sine(x)
+
+
+AROUND = {
+    "nothing": _marks_its_tangent,
+    "jit": jax.jit(_marks_its_tangent),
+    "checkpoint": jax.checkpoint(_marks_its_tangent),
+    "vmap": jax.vmap(_marks_its_tangent),
+    "scan": lambda x: jax.lax.scan(lambda c, _: (_marks_its_tangent(c), None), x, None, length=1)[0],
+    "cond": lambda x: jax.lax.cond(x[0] > 0, _marks_its_tangent, lambda x: x, x),
+}
+
+
+@pytest.mark.parametrize("fun", AROUND.values(), ids=AROUND)
+def test_a_tangent_is_recorded_in_forward_mode_and_does_not_exist_in_reverse_mode(fun):
+    expected = jax.grad(lambda x: fun(x).sum())(X)
+    out, logs = lox.spool(jax.grad(lambda x: fun(x).sum()), capacity=4)(X)
+    assert_close(out, expected)
+    assert "tangent" not in logs.trim() or not logs.counts["tangent"]
+    np.testing.assert_allclose(np.ravel(logs.trim()["primal"]), X)
+    assert_close(tapped(jax.grad(lambda x: fun(x).sum()), X)[0], expected)
+    forward = lox.spool(lambda x: jax.jvp(fun, (x,), (2 * x,))[1], capacity=4)(X)[1].trim()
+    np.testing.assert_allclose(np.ravel(forward["tangent"]), 2 * X)
+
+
+def test_a_rule_that_marks_tangents_at_a_line_of_its_own_is_an_error_under_grad_of_spool():
+    @jax.custom_jvp
+    def sine(x):
+        lox.log({"x": x})
+        return jnp.sin(x)
+
+    @sine.defjvp
+    def _(primals, tangents):
+        lox.log({"x": tangents[0]})
+        return jnp.sin(primals[0]), jnp.cos(primals[0]) * tangents[0]
+
+    with pytest.raises(lox.LoxError, match=r"records something else .*tangents, 'x' x 1.* spool\(grad\(f\)\)"):
+        jax.grad(lox.spool(sine), has_aux=True)(1.0)
+
+
+def test_a_host_call_that_follows_one_with_tangents_is_made():
+    received: list[lox.logdict] = []
+
+    def note(x, dx):
+        lox.log({"dx": dx})
+        lox.log({"x": x})
+        return dx
+
+    @jax.custom_jvp
+    def sine(x):
+        return jnp.sin(x)
+
+    @sine.defjvp
+    def _(primals, tangents):
+        dx = lox.tap(note, received.append)(primals[0], tangents[0])
+        return jnp.sin(primals[0]), jnp.cos(primals[0]) * dx
+
+    assert_close(jax.jit(jax.grad(sine))(1.0), np.cos(np.float32(1)))
+    jax.effects_barrier()
+    assert [dict(logs) for logs in received] == [{"x": 1.0}]
+    received.clear()
+    jax.jvp(sine, (1.0,), (2.0,))
+    jax.effects_barrier()
+    assert [dict(logs) for logs in received] == [{"dx": 2.0}, {"x": 1.0}]
+
+
+# --- programs without any mark ---------------------------------------------------------------------------------------
+
+
+def _in_custom_vmap(x):
+    @custom_vmap
+    def relu(x):
+        return jax.nn.relu(x)
+
+    relu.def_vmap(lambda size, batched, x: (jax.nn.relu(x), True))
+    return relu(x)
+
+
+def _by_platform(x):
+    return jax.lax.platform_dependent(x, cpu=jax.nn.relu, default=jax.nn.silu)
+
+
+UNKNOWN = {"custom_vmap": _in_custom_vmap, "platform_dependent": _by_platform}
+
+
+@pytest.mark.parametrize("fun", UNKNOWN.values(), ids=UNKNOWN)
+def test_nolog_leaves_what_it_cannot_look_into_as_it_is(fun):
+    assert_close(lox.nolog(fun)(X), fun(X))
+    assert_close(jax.vmap(lox.nolog(fun))(X), jax.vmap(fun)(X))
+    if fun is _by_platform:
+        assert_close(jax.grad(lambda x: lox.nolog(fun)(x).sum())(X), jax.grad(lambda x: fun(x).sum())(X))
+
+
+# --- optimised rules, checkpoints ------------------------------------------------------------------------------------
+
+
+def test_rules_with_optimized_remat():
+    @jax.custom_vjp
+    def sine(x):
+        lox.log({"x": x})
+        return jnp.sin(x)
+
+    sine.defvjp(lambda x: (sine(x), jnp.cos(x)), lambda c, g: (c * g,), optimize_remat=True)
+
+    def loss(x):
+        return jax.checkpoint(sine)(x).sum()
+
+    expected = jax.grad(loss)(X)
+    for fun in (loss, lambda x: sine(x).sum()):
+        out, logs = lox.spool(jax.grad(fun))(X)
+        assert_close((out, dict(logs)), (expected, {"x": X}))
+        out, logs = jax.grad(lox.spool(fun), has_aux=True)(X)
+        assert_close((out, dict(logs)), (expected, {"x": X}))
+        assert_close(lox.nolog(jax.grad(fun))(X), expected)
+        out, received = tapped(jax.grad(fun), X)
+        assert_close(out, expected)
+        assert len(received) == 1
+
+
+def _layers(x, mark):
+    def layer(x):
+        h = jnp.sin(x)
+        if mark == "log_grad":
+            h = lox.log_grad(h, "dh", reduce="mean")
+        if mark == "log":
+            lox.log({"h": h}, reduce="mean")
+        return jnp.sin(h)
+
+    for _ in range(3):
+        x = jax.checkpoint(layer)(x)
+    return x.sum()
+
+
+@pytest.mark.parametrize("mark", ["log", "log_grad"])
+def test_what_a_checkpoint_computes_again_is_kept_apart_as_without_marks(mark):
+    """An optimisation barrier keeps the compiler from saving what is to be computed again."""
+
+    def barriers(fun):
+        return jax.jit(fun).lower(X).as_text().count("optimization_barrier")
+
+    gradient = jax.grad(lambda x: _layers(x, mark))
+    assert barriers(gradient) == 3
+    assert barriers(lambda x: lox.spool(gradient)(x)) == 3
+    assert barriers(lambda x: lox.spool(jax.jit(gradient))(x)) == 3
+    assert barriers(lambda x: lox.tap(gradient, print)(x)) == 3
+    assert barriers(jax.grad(lambda x: lox.spool(lambda x: _layers(x, mark))(x)[0])) == 3
+
+
+def test_a_checkpoint_may_keep_some_arguments_apart():
+    def scaled(x, y):
+        lox.log({"x": x})
+        return (jnp.sin(x) * lox.log_grad(y, "dy")).sum()
+
+    some = jax.checkpoint(scaled, prevent_cse=(True, False))
+    expected = jax.grad(scaled, (0, 1))(X, 2 * X)
+    assert_close(lox.spool(some)(X, X)[0], scaled(X, X))
+    assert_close(tapped(some, X, X)[0], scaled(X, X))
+    for fun in (jax.grad(some, (0, 1)), jax.jit(jax.grad(some, (0, 1)))):
+        out, logs = lox.spool(fun)(X, 2 * X)
+        assert_close(out, expected)
+        assert_close(dict(logs), {"x": X, "dy": jnp.sin(X)})
+    out, logs = jax.grad(lox.spool(some), (0, 1), has_aux=True)(X, 2 * X)
+    assert_close((out, dict(logs)), (expected, {"x": X}))
+
+
+def test_a_ref_may_be_closed_over_by_a_checkpointed_scan():
+    @jax.custom_vjp
+    def stash(ref, x):
+        return x
+
+    def backward(ref, g):
+        ref[...] = g
+        return None, g
+
+    stash.defvjp(lambda ref, x: (x, ref), backward)
+
+    def gradient(ref, mark):
+        def body(x, _):
+            if mark:
+                lox.log({"x": x})
+            return jnp.sin(stash(ref, jnp.sin(x))), ()
+
+        return jax.grad(lambda x: jax.lax.scan(jax.checkpoint(body), x, None, length=2)[0])
+
+    x, ref = jnp.float32(1), jax.new_ref(jnp.float32(0))
+    expected, stashed = gradient(ref, False)(x), ref[...]
+    for transform in (lambda f: lambda x: lox.spool(f)(x)[0], lambda f: lox.tap(f, lambda logs: None)):
+        ref[...] = jnp.float32(0)
+        assert_close(transform(gradient(ref, True))(x), expected)
+        assert_close(ref[...], stashed)
+
+
+# --- solvers ---------------------------------------------------------------------------------------------------------
+
+
+def test_marks_in_an_operator_that_the_solver_does_not_call_are_no_records():
+    matrix = jnp.array([[2.0, 1.0], [1.0, 3.0]])
+
+    def solve(b):
+        def operator(x):
+            lox.log({"operator": x})
+            return matrix @ x
+
+        def direct(_, b):
+            lox.log({"solve": b})
+            return jnp.linalg.solve(matrix, b)
+
+        return jax.lax.custom_linear_solve(operator, b, direct, direct, symmetric=True)
+
+    b = jnp.ones(2)
+    expected = jnp.linalg.solve(matrix, b)
+    out, logs = lox.spool(solve)(b)
+    assert_close((out, dict(logs)), (expected, {"solve": b}))
+    assert_close(tapped(solve, b)[0], expected)
+    out, logs = lox.spool(jax.grad(lambda b: solve(b).sum()))(b)
+    assert_close((out, list(logs)), (expected, ["solve"]))
+    assert_close(jax.grad(lambda b: lox.spool(solve)(b)[0].sum())(b), expected)

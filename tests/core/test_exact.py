@@ -1,0 +1,199 @@
+"""What a transformed function returns is what the function returns: value, dtype, weak type, sharding and layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.layout import Format, Layout
+from jax.sharding import SingleDeviceSharding
+
+import lox
+from tests.core import runs
+from tests.core.checks import tapped
+from tests.core.runs import ARGUMENT
+from tests.corpus import PROGRAMS
+
+TRANSFORMS = {
+    "spool": lambda f: lambda *args: lox.spool(f, reduce="last")(*args)[0],
+    "tap": lambda f: lox.tap(f, lambda logs: None),
+    "nolog": lox.nolog,
+}
+
+transformed = pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS)
+
+
+def assert_same(actual: Any, expected: Any) -> None:
+    """The same in all that later code can tell apart."""
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert type(a) is type(e)
+        if isinstance(e, jax.Array):
+            assert jax.typeof(a) == jax.typeof(e)
+            assert (a.weak_type, a.sharding, a.committed) == (e.weak_type, e.sharding, e.committed)
+        np.testing.assert_allclose(np.asarray(a, np.float64), np.asarray(e, np.float64), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_results_are_of_the_same_type(program):
+    expected = program.fun(ARGUMENT)
+    assert_same(runs.spool(program)[0], expected)
+    assert_same(tapped(program.fun, ARGUMENT)[0], expected)
+    assert_same(lox.nolog(program.fun)(ARGUMENT), expected)
+    assert_same(runs.jit_of_spool(program)[0], runs.plain(program))
+
+
+# --- weak types ------------------------------------------------------------------------------------------------------
+
+
+def _logged(x):
+    lox.log({"x": x})
+    return x
+
+
+def _loop(x):
+    def body(x, _):
+        return _logged(x) + 1, None
+
+    return jax.lax.scan(body, x, None, length=3)[0]
+
+
+@jax.custom_jvp
+def _sum(x, y):
+    return _logged(x) + y * 0.1
+
+
+_sum.defjvp(lambda p, t: jax.jvp(lambda x, y: x + y * 0.1, p, t))
+
+WEAK = {
+    "constant": lambda x: (_logged(x), 2.0 * jnp.asarray(1.0))[1],
+    "gradient": jax.grad(lambda x: _logged(x) * 2.0),
+    "gradient of custom_jvp": jax.grad(lambda x: _sum(x, 2.0)),
+    "scan": _loop,
+    "cond": lambda x: jax.lax.cond(x > 1, _logged, lambda x: x, x),
+    "while": lambda x: jax.lax.while_loop(lambda x: x < 5, lambda x: x + 1, _logged(x)),
+    "nothing happens": _logged,
+}
+
+
+@transformed
+@pytest.mark.parametrize("fun", WEAK.values(), ids=WEAK)
+def test_weak_types_stay_weak_and_strong_ones_strong(fun, transform):
+    changed = transform(fun)
+    for x in (1.0, jnp.asarray(1.0), jnp.float32(1.0)):
+        assert_same(jnp.asarray(changed(x)), jnp.asarray(fun(x)))
+        assert_same(jax.jit(lambda x: changed(x))(x), jax.jit(lambda x: fun(x))(x))
+
+
+@transformed
+def test_a_weak_result_does_not_widen_what_it_meets(transform):
+    half = jnp.ones(3, jnp.bfloat16)
+    assert (transform(WEAK["gradient of custom_jvp"])(1.0) * half).dtype == jnp.bfloat16
+
+
+@transformed
+def test_gradients_of_whole_numbers(transform):
+    gradient = jax.grad(lambda x, n: _logged(x) * n, argnums=(0, 1), allow_int=True)
+    for x, n in ((3.0, 2), (jnp.float32(3), jnp.int32(2))):
+        for fun in (gradient, jax.jit(gradient)):
+            dx, dn = transform(fun)(x, n)
+            expected = fun(x, n)
+            assert_same(dx, expected[0])
+            assert type(dn) is type(expected[1])
+            assert dn.dtype == jax.dtypes.float0
+
+
+# --- options of jit --------------------------------------------------------------------------------------------------
+
+
+@transformed
+def test_compiler_options(transform):
+    fun = jax.jit(lambda x: _logged(x) + 1, compiler_options={"xla_embed_ir_in_executable": True})
+    x = jnp.ones(2)
+    assert_same(transform(fun)(x), fun(x))
+    assert_same(transform(fun)(x), fun(x))
+
+
+@transformed
+def test_layouts_of_arguments_and_results(transform):
+    by_column = Format(Layout(major_to_minor=(1, 0)), SingleDeviceSharding(jax.devices()[0]))
+    x = jnp.arange(6.0).reshape(2, 3)
+    fun = jax.jit(lambda x: _logged(x) * 2, out_shardings=by_column)
+    assert fun(x).format.layout.major_to_minor == (1, 0)
+    assert transform(fun)(x).format == fun(x).format
+    nested = transform(lambda x: fun(x))
+    assert nested(x).format == fun(x).format
+    fun = jax.jit(lambda x: _logged(x) * 2, in_shardings=by_column)
+    placed = jax.device_put(x, by_column)
+    assert_same(transform(fun)(placed), fun(placed))
+
+
+@transformed
+def test_static_and_donated_arguments_beside_shardings(transform):
+    here = SingleDeviceSharding(jax.devices()[0])
+    fun = jax.jit(
+        lambda x, power, y: _logged(x) ** power + y,
+        static_argnums=1,
+        donate_argnums=2,
+        in_shardings=here,
+        out_shardings=here,
+    )
+    x = jnp.arange(3.0)
+    expected = fun(x, 2, jnp.ones(3))
+    donated = jnp.ones(3)
+    assert_same(transform(fun)(x, 2, donated), expected)
+    assert donated.is_deleted()
+    assert_same(transform(fun)(np.arange(3, dtype=np.float32), 2, jnp.ones(3)), expected)
+
+
+def test_shardings_of_a_jitted_function_hold_where_it_is_called_in_another_and_by_itself():
+    """The two are traced apart: by itself, the outermost jit has the options."""
+    here = SingleDeviceSharding(jax.devices()[0])
+    fun = jax.jit(lambda x: _logged(x) + 1, in_shardings=here, out_shardings=here)
+    x = jnp.ones(2)
+    for _ in range(2):
+        assert lox.spool(fun)(x)[1]["x"].tolist() == [1, 1]
+        jaxpr = jax.make_jaxpr(lambda x: lox.spool(fun)(x))(x)
+        assert "SingleDeviceSharding" in str(jaxpr)
+
+
+# --- x64 mode in a part of the program -------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_function_may_log_in_x64_mode_alone(jit):
+    def fun(x):
+        def body(c, i):
+            with jax.enable_x64(True):
+                y = jnp.float64(1) / 3 + i
+                lox.log({"y": y, "n": jnp.int64(2**40) + i}, step=i)
+                lox.log({"w": y}, where=i > 0)
+            return c, None
+
+        return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+    fun = jax.jit(fun) if jit else fun
+    x, thirds = jnp.float32(1), np.arange(3) + 1 / 3
+    rows = lox.spool(fun)(x)[1]
+    np.testing.assert_array_equal(rows["y"], thirds)
+    np.testing.assert_array_equal(rows.trim()["w"], thirds[1:])
+    np.testing.assert_array_equal(rows["n"], 2**40 + np.arange(3))
+    assert {rows[key].dtype.itemsize for key in rows} == {8}
+    how = ("mean", "sum", "min", "last", "count")
+    logs = lox.spool(fun, reduce=how)(x)[1]
+    assert logs["y"]["mean"].dtype == np.float64
+    np.testing.assert_allclose(logs["y"]["mean"], thirds.mean(), rtol=1e-15)
+    assert int(logs["n"]["sum"]) == 3 * 2**40 + 3
+    reduced = rows.reduce(how)
+    assert jax.tree.map(lambda leaf: (leaf.dtype, leaf.item()), dict(reduced)) == jax.tree.map(
+        lambda leaf: (leaf.dtype, leaf.item()), dict(logs)
+    )
+    np.testing.assert_array_equal(lox.spool(fun, interval=2)(x)[1]["y"], thirds[::2])
+    for options in ({}, {"batch": 2}):
+        received = tapped(fun, x, **options)[1]
+        assert {logs[key].dtype.itemsize for logs in received for key in logs} == {8}
