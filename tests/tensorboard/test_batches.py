@@ -36,8 +36,9 @@ def calls(monkeypatch):
     return counted
 
 
-def write(logger, columns):
+def write(logger, columns, calls):
     writer = logger.open(Run("lox"))
+    calls.update(dict.fromkeys(calls, 0))  # what opening a run takes does not matter
     for first in range(0, ROWS, BATCH):
         steps = np.arange(first, min(first + BATCH, ROWS))
         writer.write(table({key: column[steps] for key, column in columns.items()}, step=steps))
@@ -48,7 +49,7 @@ def write(logger, columns):
 def test_a_batch_of_numbers_is_encoded_at_once_and_written_in_one_call(tmp_path, calls):
     values = np.random.default_rng(0).normal(size=(8, ROWS)).astype(np.float32)
     with TensorBoardLogger(tmp_path) as logger:
-        write(logger, dict(zip(KEYS, values, strict=True)))
+        write(logger, dict(zip(KEYS, values, strict=True)), calls)
     batches = -(-ROWS // BATCH)
     assert calls == {"Event": 0, "scalar_records": batches, "os.write": batches + 1}  # one more: the closing event
     found = scalars(tmp_path / "lox")
@@ -57,6 +58,6 @@ def test_a_batch_of_numbers_is_encoded_at_once_and_written_in_one_call(tmp_path,
 
 def test_histograms_have_an_event_for_each_row_and_still_one_call(tmp_path, calls):
     with TensorBoardLogger(tmp_path) as logger:
-        write(logger, {"weights": np.zeros((ROWS, 3), np.float32)})
+        write(logger, {"weights": np.zeros((ROWS, 3), np.float32)}, calls)
     assert calls["Event"] == ROWS
     assert calls["os.write"] == -(-ROWS // BATCH) + 1

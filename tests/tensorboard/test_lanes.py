@@ -12,7 +12,7 @@ import pytest
 import lox
 from lox.loggers import RecordError
 from lox.tensorboard import TensorBoardLogger
-from tests.tensorboard.reading import raw_events, scalars
+from tests.tensorboard.reading import raw_events, run_folders, scalars
 
 LANES = 5
 
@@ -67,7 +67,7 @@ def test_one_run_in_many_lanes_gets_the_records_of_all(tmp_path):
     with TensorBoardLogger(tmp_path) as logger:
         state = logger.init(jax.random.key(0))
         jax.vmap(lambda x: logger.log(state, {"x": x}, step=x.astype(int)))(jnp.arange(4.0))
-    (folder,) = tmp_path.iterdir()
+    (folder,) = run_folders(tmp_path)
     assert scalars(folder)["x"] == [(i, float(i)) for i in range(4)]
     times = [event.wall_time for event in raw_events(folder)]
     assert times == sorted(times)
