@@ -41,7 +41,7 @@ SIGNATURES = {
     "lox.loggers.Runs.by": "self keys",
     "lox.loggers.Runs.stack": "self pad",
     "lox.loggers.Runs.to_pandas": "self",
-    "lox.loggers.Logger": "if_exists on_error processes queue_size close_timeout name",
+    "lox.loggers.Logger": "if_exists on_error processes queue_size close_timeout name time",
     "lox.loggers.Logger.init": "self key config",
     "lox.loggers.Logger.spool": "self fun state options",
     "lox.loggers.Logger.tap": "self fun state options",

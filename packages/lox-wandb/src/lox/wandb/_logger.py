@@ -36,7 +36,7 @@ from lox.wandb._summary import How, Summary
 from lox.wandb._values import SUPPORTED_KINDS, ValueEncoder
 from lox.wandb._writer import RunWriter, Upload
 
-_BASE = {"if_exists", "on_error", "processes", "queue_size", "close_timeout", "name"}
+_BASE = {"if_exists", "on_error", "processes", "queue_size", "close_timeout", "name", "time"}
 _GRACE = 30.0  # seconds for what remains to be done when an upload has not ended in time
 _OWN = _BASE | {"kinds", "summary", "sample_rate", "fps", "path"}
 
@@ -104,6 +104,11 @@ class WandbLogger(Logger):
         self._writers: list[RunWriter] = []
         timeout = base.pop("close_timeout", 60.0)
         self._upload = Upload(timeout)
+        if base.get("time") and base.get("if_exists") == "resume":
+            raise WandbOptionError(
+                f'{BACKEND}: time=True cannot go with if_exists="resume": rows are told apart by all their steps. wandb keeps '
+                "the time of each row as _runtime and _timestamp anyway."
+            )
         # wandb itself keeps to it, and tells what is left; the base does not come before it.
         is_number = isinstance(timeout, int | float) and timeout > 0
         super().__init__(**base, close_timeout=timeout + _GRACE if is_number else timeout)

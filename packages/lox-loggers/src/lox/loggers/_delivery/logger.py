@@ -47,7 +47,7 @@ from lox.loggers._delivery.run import (
     words_of_key,
 )
 from lox.loggers._delivery.sink import Sink, close_first_at_exit
-from lox.loggers._delivery.tables import check_record, check_traced, host_record, one_record, with_all_parts
+from lox.loggers._delivery.tables import check_record, check_traced, host_record, one_record, with_all_parts, with_time
 from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
@@ -64,7 +64,8 @@ _log = logging.getLogger("lox.loggers")
 
 # The private names that Logger and its subclasses in these packages have in common.
 _OURS = frozenset(
-    {"_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_can_open", "_formats", "_tell_others", "_receive"}
+    ("_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive")
+    + ("_can_open", "_formats", "_own_axes", "_tell_others")
 )
 _METHODS = frozenset(
     (
@@ -104,6 +105,7 @@ class Logger(abc.ABC):
       name: what runs are called: a format string over the config of the run, and over `lane`, `key` and `process`, such as
         `"lr={rate:.2g}/seed={lane}"`, or a function of the `Run`. Slashes are folders where a backend has folders. Without
         it, runs are named after their keys.
+      time: True adds the step axis `time` to each record: the seconds from the opening of its run until it reached the host.
 
     A backend of your own is a class with `open`:
 
@@ -136,6 +138,7 @@ class Logger(abc.ABC):
         queue_size: int = 1024,
         close_timeout: float | None = 60.0,
         name: NameFormat | None = None,
+        time: bool = False,
     ) -> None:
         check_choice(self, "if_exists", if_exists, ("new", "error", "replace", "resume"))
         check_choice(self, "on_error", on_error, ("raise", "warn"))
@@ -149,7 +152,10 @@ class Logger(abc.ABC):
                 f"{type(self).__name__}: close_timeout={close_timeout!r}; it must be a positive number of seconds, or None"
             )
         check_format(type(self).__name__, "name", name)
+        if not isinstance(time, bool):
+            raise LoggerOptionError(f"{type(self).__name__}: time={time!r}; it must be True or False")
         self.__name = name
+        self.__time = time
         self.if_exists = if_exists
         self.on_error = on_error
         self.processes = processes
@@ -355,6 +361,11 @@ class Logger(abc.ABC):
         """The options that are filled in for each run."""
         return {"name": self.__name}
 
+    @property
+    def _own_axes(self) -> frozenset[str]:
+        """The step axes that are added here, and do not tell records apart."""
+        return frozenset({"time"} if self.__time else ())
+
     def _can_open(self, run: Run, siblings: Siblings) -> bool:
         """Whether `_open_one` would use just that name."""
         name = self.__with_process(run)
@@ -379,6 +390,8 @@ class Logger(abc.ABC):
 
     def _receive(self, delivery: Delivery) -> None:
         """The host's end of every delivery."""
+        if self.__time:
+            delivery = delivery._replace(logs=with_time(delivery, self.__sink.seconds_open))
         try:
             self.__sink.deliver(delivery)
         except LoggerClosedError as error:  # raised to the user, not into the running program

@@ -92,7 +92,8 @@ def _open_there(logger: Logger, run: Run) -> tuple[Run, Writer, WrittenSteps | N
         logger.remove(run.name)
         return run, _open(logger, run), None
     if logger.if_exists == "resume":
-        written = WrittenSteps(logger.written(run.name), f"{type(logger).__name__}.written({run.name!r})")
+        source = f"{type(logger).__name__}.written({run.name!r})"
+        written = WrittenSteps(logger.written(run.name), source, logger._own_axes)
         run = dataclasses.replace(run, resume=True)
         return run, _open(logger, run), written
     raise RunExistsError(

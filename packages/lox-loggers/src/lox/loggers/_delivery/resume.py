@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import jax
 import numpy as np
@@ -22,8 +22,9 @@ class WrittenSteps:
     apart, so all of them are written.
     """
 
-    def __init__(self, steps: Steps, source: str) -> None:
-        """source: what errors call the place that the steps came from."""
+    def __init__(self, steps: Steps, source: str, ignored: Collection[str] = ()) -> None:
+        """source: what errors call the place that the steps came from. ignored: axes that do not tell records apart."""
+        self._ignored = frozenset(ignored)
         if not isinstance(steps, Mapping) or not all(isinstance(axes, Mapping) for axes in steps.values()):
             raise RunFormatError(f"{source} must return steps as {{key: {{axis: steps}}}}; it returned {steps!r}")
         for key, axes in steps.items():
@@ -49,7 +50,7 @@ class WrittenSteps:
 
     def _new(self, key: str, logs: lox.logdict) -> np.ndarray | None:
         """Which records of a key are new; None for all of them."""
-        axes = {axis: column[key] for axis, column in logs.steps.items() if key in column}
+        axes = {axis: column[key] for axis, column in logs.steps.items() if key in column and axis not in self._ignored}
         there = self._steps.get(key, {})
         if not axes or not axes.keys() <= there.keys():
             return None

@@ -14,6 +14,7 @@ import enum
 import operator
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -87,6 +88,7 @@ class Sink:
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._ids: dict[str, int] = {}  # by the name of the run
         self._locks: dict[str, RunLock] = {}  # likewise
+        self._opened: dict[int, float] = {}  # when each run was opened
         self._numbers: dict[str, int] = {}  # of a name, up to which number it is taken
         self._cut_short: set[str] = set()
         self._close_timeout = close_timeout
@@ -121,6 +123,12 @@ class Sink:
             if not self.has(candidate):
                 yield candidate
 
+    def seconds_open(self, run_ids: np.ndarray) -> np.ndarray:
+        """For how long each of these runs has been open."""
+        now = time.monotonic()
+        seconds = [now - self._opened.get(run_id, now) for run_id in run_ids.reshape(-1).tolist()]
+        return np.asarray(seconds).reshape(run_ids.shape)
+
     def ask(self, question: Callable[[], T], otherwise: T) -> T:
         """The answer to a question that only the worker thread may ask; `otherwise` if it fails."""
         answers: list[T] = [otherwise]
@@ -145,6 +153,7 @@ class Sink:
             try:
                 opened = self._runs[run_id] = _OpenRun(*open_run())
                 self._ids[folded(opened.run.name)] = run_id
+                self._opened[run_id] = time.monotonic()
             except BaseException as error:
                 self._failed(error, "opening a run")
 

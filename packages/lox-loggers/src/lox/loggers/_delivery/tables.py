@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import lox
+from lox._host.delivery import Delivery
 from lox._logdict.table import map_steps
 from lox._storage.words import label_key_words
 from lox.loggers._errors import LoggerStateError, RecordError
@@ -73,6 +74,23 @@ def _with_all_parts(leaf: Any) -> Any:
 def is_partial(leaf: Any) -> bool:
     """Whether other processes have parts of a value that this one does not have."""
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated
+
+
+def with_time(delivery: Delivery, seconds_open: Callable[[np.ndarray], np.ndarray]) -> lox.logdict:
+    """The logs of a delivery with the step axis `time`, where they have no axis of that name."""
+    logs, lanes = delivery.logs, len(delivery.lanes)
+    seconds = np.broadcast_to(seconds_open(np.asarray(delivery.operands)), delivery.lanes)
+    columns: dict[tuple[int, ...], np.ndarray] = {}
+    times = {}
+    for key, value in logs.items():
+        shape = np.shape(jax.tree_util.tree_leaves(value)[0])[: lanes + (key in logs.stacked)]
+        if shape not in columns:
+            rows = shape[lanes:]
+            columns[shape] = np.array(np.broadcast_to(seconds.reshape(delivery.lanes + (1,) * len(rows)), shape))
+        times[key] = columns[shape]
+    steps = {axis: dict(by_key) for axis, by_key in logs.steps.items()}
+    steps["time"] = times | steps.get("time", {})
+    return lox.logdict._make(dict(logs), steps, dict(logs.counts), logs.stacked, dict(logs._bounds))
 
 
 def lane_of(logs: lox.logdict, lane: tuple[int, ...]) -> lox.logdict:
