@@ -83,7 +83,7 @@ def test_steps_that_do_not_belong_together_are_told_when_the_run_is_opened():
     with Uneven(if_exists="resume") as logger, pytest.raises(RunFormatError) as caught:
         logger.init(jax.random.key(0))
     assert str(caught.value) == (
-        "Uneven.written('0000000000000000') tells steps of 'loss' that do not belong together: 3 along 'step', "
+        "Uneven.written('0000000000000000') returned steps of 'loss' that do not belong together: 3 along 'step', "
         "2 along 'epoch'. Row i of all axes of a key is the record i"
     )
 

@@ -217,7 +217,7 @@ def test_replace_starts_anew_and_spares_files_that_are_not_its_own(tmp_path):
 
 def test_error_refuses_a_run_that_exists(tmp_path):
     log_run(tmp_path, loss(range(3), 1), if_exists="error")
-    with pytest.raises(RunExistsError, match="exists already"):
+    with pytest.raises(RunExistsError, match="already exists"):
         log_run(tmp_path, loss(range(3), 2), if_exists="error")
 
 

@@ -92,8 +92,8 @@ class EventFile:
 
 def _deleted(path: Path, lost: int) -> RecordError:
     error = RecordError(
-        f"TensorBoardLogger: {path} was deleted while its run was open; what is logged to the run from now on would be "
-        "lost. Close the logger before you delete runs."
+        f"TensorBoardLogger: {path} was deleted while its run was open, so its records would be lost. "
+        "Close the logger before you delete runs."
     )
     error.lost_records = lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
     return error

@@ -37,7 +37,7 @@ class WrittenSteps:
             if len(set(rows.values())) > 1:
                 told = ", ".join(f"{number} along {axis!r}" for axis, number in rows.items())
                 raise RunFormatError(
-                    f"{source} tells steps of {key!r} that do not belong together: {told}. Row i of all axes of a key "
+                    f"{source} returned steps of {key!r} that do not belong together: {told}. Row i of all axes of a key "
                     "is the record i"
                 )
         self._steps = {key: dict(axes) for key, axes in steps.items()}

@@ -37,7 +37,7 @@ class LineFile(_files.Appended):
             yield
         except FileNotFoundError as error:
             raise RecordError(
-                f"{self.path} was deleted while its run was open; what is logged to the run from now on would be lost. "
+                f"{self.path} was deleted while its run was open, so its records would be lost. "
                 "Close the logger before you delete runs."
             ) from error
 
@@ -137,7 +137,7 @@ class LineLogger(Logger):
             try:
                 _files.create(path)
             except FileExistsError:
-                raise RunExistsError(f"{path} exists already") from None
+                raise RunExistsError(f"{path} already exists") from None
         legend.save(legend_file(path))
         write_config(next_to(path), run)
         return self.writer(LineFile(path), legend)
