@@ -389,3 +389,81 @@ def test_variables_of_python_numbers_and_keys() -> None:
     for _ in range(3):
         np.testing.assert_allclose(lox.spool(spooled)()[0], plain())
     assert spooled.count.get_value() == 3
+
+
+class Tower(nnx.Module):
+    """One module in two places, modules in a list, and a static counter."""
+
+    def __init__(self) -> None:
+        self.first = Growing()
+        self.again = self.first
+        self.rest = nnx.List([Growing(), Growing()])
+        self.calls = 0
+
+    def __call__(self, x: Any) -> Any:
+        for module in (self.first, self.again, *self.rest):
+            x = module(x)
+        self.calls += 1
+        return x
+
+
+def test_one_module_in_two_places_stays_one_and_static_counters_count() -> None:
+    plain, spooled = Tower(), Tower()
+    for _ in range(3):
+        np.testing.assert_allclose(lox.spool(spooled)(jnp.float32(1.0))[0], plain(jnp.float32(1.0)))
+    assert spooled.first is spooled.again
+    assert (spooled.calls, plain.calls) == (3, 3)
+    assert_same_state(nnx.state(spooled), nnx.state(plain))
+
+
+def test_modules_that_are_taken_out_put_in_and_exchanged() -> None:
+    def rebuild(tower: Any) -> None:
+        first, second = tower.rest
+        first.weight, second.weight = second.weight, first.weight
+        tower.first = Growing()
+        tower.calls = len(tower.rest)
+
+    tower = Tower()
+    again, weights = tower.again, [module.weight for module in tower.rest]
+    lox.spool(rebuild)(tower)
+    assert tower.again is again
+    assert tower.first is not again
+    assert float(tower.first.weight[...]) == 2.0
+    assert [module.weight for module in tower.rest] == weights[::-1]
+    assert all(a is b for a, b in zip([module.weight for module in tower.rest], weights[::-1], strict=True))
+    lox.spool(lambda tower: tower.rest.pop(1))(tower)
+    assert len(tower.rest) == 1
+
+
+def test_one_program_serves_several_models() -> None:
+    traces = []
+
+    def grow(a: Any, b: Any) -> None:
+        traces.append(a)
+        a.weight[...] += 1.0
+        b.weight[...] += 10.0
+
+    one, other = Growing(), Growing()
+    spooled = lox.spool(grow)
+    spooled(one, other)
+    spooled(other, one)
+    assert len(traces) == 1
+    spooled(one, one)  # another graph
+    assert len(traces) == 2
+    assert (float(one.weight[...]), float(other.weight[...])) == (24.0, 13.0)
+
+
+def test_a_model_that_is_merged_inside_a_scan() -> None:
+    graph, state = nnx.split(Block())
+
+    def step(state: Any, x: Any) -> Any:
+        model = nnx.merge(graph, state)
+        _, logs = lox.spool(lambda model, x: lox.log({"y": model(x).mean()}))(model, x)
+        return nnx.state(model), logs
+
+    after, logs = jax.lax.scan(step, state, BATCHES)
+    plain = Block()
+    for x in BATCHES:
+        plain(x)
+    assert_same_state(after, nnx.state(plain))
+    assert logs["y"].shape == (3,)
