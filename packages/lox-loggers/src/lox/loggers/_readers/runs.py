@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import lox
@@ -113,6 +113,40 @@ class Runs(Mapping[str, lox.logdict]):
         from lox.loggers._readers.table import to_pandas
 
         return to_pandas(self)
+
+    def plot(
+        self,
+        keys: str | Iterable[str] | None = None,
+        *,
+        by: str | Sequence[str] = (),
+        axis: str | None = None,
+        center: str = "mean",
+        band: str = "std",
+        each: bool = False,
+        smooth: float = 0.0,
+        log: bool = False,
+    ) -> Any:
+        """The `matplotlib.figure.Figure` that `lox plot` writes: axes for each key, a curve for each group. Needs matplotlib.
+
+        Args:
+          keys: only these keys; patterns such as `"train/*"` work.
+          by: the config keys that group runs: one curve with its band for each group. Without any, for all runs.
+          axis: the step axis to draw over; by default the first one that all runs have.
+          center: `"mean"`, `"median"`, or `"iqm"`, the mean of the middle half.
+          band: `"std"`, `"ci95"`, the bootstrap interval of the center, `"minmax"`, or `"quartiles"`.
+          each: a line for each run instead.
+          smooth: the weight of the records before, from 0 to below 1, as in TensorBoard.
+          log: a logarithmic y axis.
+        """
+        from lox.loggers._compare.curves import Look, panels
+        from lox.loggers._compare.figure import figure
+        from lox.loggers._readers.selection import Keys
+
+        look = Look((by,) if isinstance(by, str) else tuple(by), axis, center, band, each, smooth)
+        found = panels({"": self}, look, Keys(keys))
+        if not found:
+            raise RunFormatError("there is nothing to draw: what was logged is config or text, or no key matches")
+        return figure(found, look, log=log)
 
     def _pick(self, names: Iterable[str]) -> Runs:
         picked = Runs({name: self._logs[name] for name in names}, self._given, self._left_out)
