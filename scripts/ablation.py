@@ -1,7 +1,8 @@
-"""Which tests fail without each of the changes that lox makes in JAX: ``python -m scripts.ablation [PYTEST ARGUMENTS]``.
+"""What goes wrong without each of the changes that lox makes in JAX: ``python -m scripts.ablation [PYTEST ARGUMENTS]``.
 
-Prints the table of ``docs/seam.md`` for the JAX that is installed. By default it runs the tests that are about this seam;
-``python -m scripts.ablation tests/core`` runs all of core's, which takes the time of as many runs as there are changes.
+Without arguments it runs the witness of each change, and prints the table of ``docs/seam.md`` for the JAX that is
+installed. With arguments it runs those tests once for each change, and prints which fail: ``tests/core/seam/test_once.py``
+takes a minute for each, ``tests/core`` as long as the tests of core do.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import sys
 import jax
 
 from lox._jax import backports
-
-TESTS = ["tests/core/seam/test_once.py", "tests/core/test_gate.py"]
+from tests.core.seam import in_process
 
 RUN = """
 import sys, pytest
@@ -35,14 +35,23 @@ def failures_without(name: str, arguments: list[str]) -> list[str]:
     return re.findall(r"^(?:FAILED|ERROR) \S+::(\S+)", out, re.MULTILINE)
 
 
-def main(arguments: list[str]) -> None:
+def print_witnesses() -> None:
+    print(f"| without (JAX {jax.__version__}) | its witness finds | instead of |\n| --- | --- | --- |")
+    for name, found in in_process.witnesses_without().items():
+        print(f"| {name} | {found['without']} | {found['expected']} |")
+
+
+def print_failures(arguments: list[str]) -> None:
     print(f"| without (JAX {jax.__version__}) | failing tests | among them |\n| --- | --- | --- |")
     for port in backports.BACKPORTS:
         if port.is_needed():
-            failed = failures_without(port.name, arguments or TESTS)
+            failed = failures_without(port.name, arguments)
             cases = collections.Counter(re.sub(r"^.*\[|\]$", "", test) for test in failed)
             print(f"| {port.name} | {len(failed)} | {', '.join(list(cases)[:3])} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:]:
+        print_failures(sys.argv[1:])
+    else:
+        print_witnesses()
