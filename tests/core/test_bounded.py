@@ -279,3 +279,21 @@ def test_log_grad_with_where_reduce_and_lanes():
     lanes = jax.vmap(lambda x: lox.spool(jax.grad(f))(x)[1])(jnp.stack([x, -x]))
     assert lanes["dc"]["count"].tolist() == [2, 1]
     assert lanes["dc"]["sum"].tolist() == [-20.0, -12.0]
+
+
+def test_more_records_than_can_be_counted_are_an_error_before_anything_runs():
+    def fun(x):
+        def inner(c, i):
+            lox.log({"i": i})
+            return c, None
+
+        return jax.lax.scan(lambda c, _: jax.lax.scan(inner, c, jnp.arange(2**16)), x, None, length=2**15)[0]
+
+    for options in ({"reduce": "mean"}, {"interval": 2**10}):
+        with pytest.raises(
+            lox.LoxError, match=r"'i' \(.*test_bounded.py:\d+\) has 2147483648 records, and 2\*\*31 - 1 can"
+        ):
+            jax.eval_shape(lox.spool(fun, **options), jnp.float32(0))
+    for name in ("interval", "capacity"):
+        with pytest.raises(lox.LoxError, match=rf"{name} must be below 2\*\*31"):
+            lox.spool(fun, **{name: 2**31})

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import lox
@@ -344,3 +345,40 @@ def test_a_tap_inside_delivers_the_records_of_each_device(line, fun, options):
     else:  # alone, a device has no axis to average over
         sums = np.asarray(by_device.sum(1)) + 2 * np.cumsum(np.arange(4.0))[:, None]
         assert numbers(got, "own") == sorted(sums[:: options.get("interval", 1)].ravel().tolist())
+
+
+def test_stores_and_chains_of_a_mesh_with_explicit_axes():
+    devices = mesh(AxisType.Explicit, d=8)
+    with jax.set_mesh(devices):
+        fun = jax.shard_map(once, in_specs=P("d"), out_specs=P("d"))
+        looping = jax.shard_map(looped, in_specs=P("d"), out_specs=P("d"))
+        x = put(X, devices, P("d"))
+        for each in both_ways(fun):
+            logs = lox.spool(each, reduce="mean")(x)[1]
+            np.testing.assert_array_equal(logs["own"], X.reshape(8, 2).sum(1))
+            (record,) = arriving(each, x, interval=2)
+            np.testing.assert_array_equal(record["own"], X.reshape(8, 2).sum(1))
+        counts = lox.spool(looping, capacity=2)(x)[1].counts["c"]
+    automatic = on_each(LINE, P("d"), P("d"))(looped)
+    np.testing.assert_array_equal(counts, lox.spool(automatic, capacity=2)(X)[1].counts["c"])
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+@pytest.mark.parametrize("marks", [1, 2])
+def test_taps_of_several_marks_where_some_axes_are_left_to_the_compiler(kind, marks):
+    devices = mesh(kind, a=4, b=2)
+
+    def several(x):
+        for i in range(marks):
+            lox.log({f"x{i}": x})
+        return x * 2
+
+    with jax.set_mesh(devices):
+        x = put(jnp.arange(16.0).reshape(8, 2), devices, P("a", "b"))
+        fun = jax.shard_map(several, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})
+        for each in both_ways(fun):
+            records = arriving(each, x)
+            assert [list(record) for record in records] == [[f"x{i}"] for i in range(marks)]
+            for record in records:
+                (value,) = record.values()
+                np.testing.assert_array_equal(value, np.arange(16.0).reshape(4, 2, 2))

@@ -144,7 +144,7 @@ class Tapper(Collector):
         # A single mark, in a loop or not, needs no chain, and batches keep the order of each mark only.
         meshes = {use.mesh for use in uses}
         self.chained = survey.calls(traced.jaxpr) > 1 and not options.batch and not options.ordered and len(meshes) == 1
-        self.mesh = meshes.pop() if self.chained else ()
+        self.in_chain = uses[0] if self.chained else None
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
         if options.batch:
             for use_label, store in _buffers(survey, usages, options, self.packing.host).items():
@@ -155,13 +155,14 @@ class Tapper(Collector):
     def init(self) -> dict[int, Any]:
         # A counter inside shard_map is one per device.
         state: dict[int, Any] = {
-            number: jnp.zeros(self.plans[key].usage.uses[0].mesh, jnp.int32) for key, number in self.counters.items()
+            number: _for_each_device(jnp.int32(0), self.plans[key].usage.uses[0])
+            for key, number in self.counters.items()
         }
         state.update({number: store.init() for number, store in self.buffers.values()})
         around = sharding.manual_axes_here()
         state = jax.tree.map(lambda x: sharding.vary_over(x, around), state) if around else state
-        if self.chained:
-            state[TOKEN] = jnp.broadcast_to(first_token(), self.mesh)
+        if self.in_chain is not None:
+            state[TOKEN] = _for_each_device(first_token(), self.in_chain)
         return state
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
@@ -237,6 +238,10 @@ class Tapper(Collector):
         """Whether every device makes the same calls for a mark. With an interval they depend on all marks of its keys."""
         certain = frame.certain is not None and frame.certain.issuperset(mark.keys)
         return certain and (not self.options.interval or all(self.plans[key].usage.is_certain for key in mark.keys))
+
+
+def _for_each_device(value: Array, use: Use) -> Array:
+    return sharding.spread(jnp.broadcast_to(value, use.mesh), use.spread)
 
 
 def _place(mesh: tuple[tuple[str, int], ...]) -> Array:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._errors import OrderError
-from lox._jax import compat, lowering
+from lox._jax import compat, lowering, sharding
 from lox._jax.primitive import EffectfulPrimitive
 from lox._types import Alive, Array
 
@@ -175,8 +175,9 @@ def _host_call_lowering(
         params = dict(
             target=target, lanes=lanes, has_token=has_token, has_alive=has_alive, ordered=ordered, results=results
         )
-        outs = [*ctx.avals_in[: int(has_token)], *(compat.ShapedArray(lanes + r.shape, r.dtype) for r in results)]
-        once = functools.partial(_once_along, automatic, functools.partial(host_call_p.bind, **params), outs)
+        outs = [compat.ShapedArray(lanes + r.shape, r.dtype) for r in results]
+        bind = functools.partial(host_call_p.bind, **params)
+        once = functools.partial(_once_along, automatic, bind, outs, int(has_token))
         return lowering.lower_fun(once, multiple_results=True)(ctx, *operands)
     run = target.prepare(lanes, has_alive)
     call = (lambda token, *arrays: (_TOKEN, *run(*arrays))) if has_token else run
@@ -185,21 +186,22 @@ def _host_call_lowering(
 
 
 def _once_along(
-    automatic: tuple[str, ...], call: Callable[..., Any], outs: Sequence[Any], *operands: Array
+    automatic: tuple[str, ...], call: Callable[..., Any], outs: Sequence[Any], num_tokens: int, *operands: Array
 ) -> list[Array]:
     """In a shard_map that leaves some mesh axes to the compiler: one call for all the devices along those, with the
     whole values."""
 
     def on_each(*operands: Array) -> list[Array]:
-        nothing = [jnp.zeros(out.shape, out.dtype) for out in outs]
+        nothing = [*operands[:num_tokens], *(jnp.zeros(out.shape, out.dtype) for out in outs)]
         is_first = jax.lax.axis_index(automatic) == 0
         returned = jax.lax.cond(is_first, lambda: list(call(*operands)), lambda: nothing)
         # The others have zeros: the sum is what the host returned. A token is only there to be waited for.
-        return [out if out.dtype == _TOKEN.dtype else jax.lax.psum(out, automatic) for out in returned]
+        return [*returned[:num_tokens], *(jax.lax.psum(out, automatic) for out in returned[num_tokens:])]
 
     whole = jax.sharding.PartitionSpec()
     # Without axis_names it is over all axes that are left. JAX 0.9 forgets those around it where they are named.
-    return jax.shard_map(on_each, in_specs=whole, out_specs=whole, check_vma=False)(*operands)
+    everywhere = [jax.sharding.reshard(x, whole) if sharding.is_split(x) else x for x in operands]
+    return jax.shard_map(on_each, in_specs=whole, out_specs=whole, check_vma=False)(*everywhere)
 
 
 lowering.define_lowering(host_call_p, _host_call_lowering)

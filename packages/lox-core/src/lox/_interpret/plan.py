@@ -37,6 +37,9 @@ from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
 from lox._storage.packing import Packing
 from lox._storage.stores import Aval, Finished, ReduceStore, RingStore, Store, start_varying
 
+# Stores count records in 32 bits.
+MAX_RECORDS = 2**31 - 1
+
 
 def check_positive(name: str, value: Any) -> int | None:
     """An option that counts something: None, or a whole number of at least 1."""
@@ -47,6 +50,8 @@ def check_positive(name: str, value: Any) -> int | None:
     number = value.__index__()
     if number < 1:
         raise OptionError(f"lox: {name} must be at least 1, got {number}")
+    if number > MAX_RECORDS:
+        raise OptionError(f"lox: {name} must be below 2**31, got {number}: records are counted in 32 bits")
     return number
 
 
@@ -102,7 +107,10 @@ class Group:
     def init(self) -> Any:
         start = start_varying(self.store, differ_along([plan.usage for plan in self.keys]))
         axes = self.mesh + self.lanes
-        return jax.tree.map(lambda x: jnp.broadcast_to(x, axes + jnp.shape(x)), start) if axes else start
+        if not axes:
+            return start
+        spread = self.keys[0].usage.uses[0].spread
+        return jax.tree.map(lambda x: sharding.spread(jnp.broadcast_to(x, axes + jnp.shape(x)), spread), start)
 
     def add(self, state: Any, leaves: list[Any], steps: list[Any], keep: Any) -> Any:
         """One more record, on one device. ``keep`` has up to all of the lane axes."""
@@ -195,6 +203,13 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, pa
     local = functools.partial(_local, mesh + plans[0].lanes)
     leaves = tuple(local(leaf) for plan in plans for leaf in plan.leaves)
     steps = tuple(local(aval) for _, aval in plans[0].steps)
+    for plan in plans:
+        if plan.usage.records is not None and plan.usage.records > MAX_RECORDS:
+            raise OptionError(
+                f"lox.spool: {plan.key!r} ({name_sites(use.mark.site for use in plan.usage.uses)}) has {plan.usage.records} "
+                "records, and 2**31 - 1 can be counted in one call; call the function for parts of the loop, and reduce "
+                "the parts again"
+            )
     store: Any
     if isinstance(kind, Reduction):
         for plan in plans:

@@ -31,6 +31,8 @@ class Use(NamedTuple):
     mesh: tuple[int, ...] = ()
     # The types of all operands of the mark: one call of lox.log can be traced with several.
     operands: tuple[Any, ...] = ()
+    # How values with these leading axes are spread over the mesh, where their type says that (explicit sharding).
+    spread: Any = None
     # Sizes of the lane axes, behind those of the mesh, along which some lanes can have a record and others none.
     lanes: Lanes = ()
 

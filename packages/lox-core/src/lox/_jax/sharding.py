@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from lox._jax.compat import ShapedArray
 
@@ -63,6 +64,18 @@ def split_like(array: Any, like: Any) -> Any:
     """An array with the type of ``like``, also in how it is split between devices."""
     wanted, given = getattr(like, "sharding", None), jax.typeof(array).sharding
     return array if wanted is None or wanted == given else jax.sharding.reshard(array, wanted)
+
+
+def spread_over(mesh: Any, axes: Sequence[str]) -> Any:
+    """How values with one entry for each device along ``axes`` lie on a mesh whose axes are explicit; None: on another."""
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    if all(kinds[axis] != AxisType.Explicit for axis in axes):
+        return None
+    return NamedSharding(mesh, PartitionSpec(*axes))
+
+
+def spread(array: Any, how: Any) -> Any:
+    return array if how is None else jax.sharding.reshard(array, how)
 
 
 def manual_axes_of(eqn: Any) -> frozenset[str]:

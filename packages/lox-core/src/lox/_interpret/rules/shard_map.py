@@ -30,17 +30,19 @@ def mesh_sizes(eqn: Any) -> tuple[int, ...]:
 
 
 def usages(eqn: Any, survey: Survey) -> Usages:
-    sizes = mesh_sizes(eqn)
     body = survey(eqn.params["jaxpr"]).usages
-    return {key: usage._replace(uses=tuple(_on_mesh(use, sizes) for use in usage.uses)) for key, usage in body.items()}
+    return {key: usage._replace(uses=tuple(_on_mesh(use, eqn) for use in usage.uses)) for key, usage in body.items()}
 
 
-def _on_mesh(use: Use, sizes: tuple[int, ...]) -> Use:
+def _on_mesh(use: Use, eqn: Any) -> Use:
+    sizes = mesh_sizes(eqn)
+    spread = sharding.spread_over(eqn.params["mesh"], manual_axes(eqn))
+
     def grow(aval: Any) -> Any:
         return compat.ShapedArray(sizes + tuple(aval.shape), aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
     steps = tuple((axis, grow(aval)) for axis, aval in use.steps)
-    return use._replace(leaves=tuple(map(grow, use.leaves)), steps=steps, mesh=sizes + use.mesh)
+    return use._replace(leaves=tuple(map(grow, use.leaves)), steps=steps, mesh=sizes + use.mesh, spread=spread)
 
 
 def run(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
