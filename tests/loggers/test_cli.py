@@ -218,6 +218,25 @@ def test_many_lines_have_no_legend_that_nobody_can_read(capsys, sweep):
     assert out.startswith("loss (12 runs; choose some with --where, or group them with --by)\n")
 
 
+@pytest.mark.parametrize("kind", ["save", "csv", "jsonl", "tensorboard"])
+def test_plot_over_time(capsys, tmp_path, kind):
+    with lox.loggers.create(
+        kind, path=tmp_path, time=kind != "tensorboard"
+    ) as logger:  # whose events have a time anyway
+        for seed in range(2):
+            state = logger.init(jax.random.key(seed))
+            for step in range(3):
+                logger.log(state, {"loss": 1.0 * step}, step=step)
+    status, out, err = lox_command(capsys, "plot", tmp_path, "-k", "loss", "--axis", "time", "--json")
+    assert (status, err) == (0, "")
+    (panel,) = json.loads(out)
+    assert panel["axis"] == "time"
+    (curve,) = panel["curves"]
+    assert curve["steps"] == sorted(curve["steps"])
+    assert curve["runs"][1] == 2
+    assert min(curve["steps"]) >= 0
+
+
 def test_smoothing(capsys, sweep):
     _, out, _ = lox_command(capsys, "plot", sweep, "-k", "score", "--smooth", "0.5", "--json")
     assert json.loads(out)[0]["curves"][0]["values"][:2] == pytest.approx([0, -2 / 3])
