@@ -116,23 +116,23 @@ class Life:
             thread.join()
 
     def tap(self) -> None:
-        state = self.logger.init(jax.random.key(0))
+        state = self._init(jax.random.key(0))
         self._compiled(jax.jit(self.logger.tap(self._scan, state)), self.starts[0])
 
     def spool(self) -> None:
-        state = self.logger.init(jax.random.key(0))
+        state = self._init(jax.random.key(0))
         self._compiled(jax.jit(self.logger.spool(self._scan, state)), self.starts[0])
 
     def vmap(self) -> None:
         """Several runs in one program."""
-        states = jax.vmap(self.logger.init)(jax.vmap(jax.random.key)(jnp.arange(SEEDS)))
+        states = self._init(jax.vmap(jax.random.key)(jnp.arange(SEEDS)))
         lanes = jax.jit(jax.vmap(lambda state, start: self.logger.tap(self._scan, state)(start)))
         self._compiled(lambda starts: lanes(states, starts), self.starts)
 
     def restored(self) -> None:
         """Runs that are opened in any order, and the states of the first process."""
         order = self._random.sample(range(SEEDS), SEEDS)
-        states = [self.logger.init(jax.random.key(seed)) for seed in order]
+        states = [self._init(jax.random.key(seed)) for seed in order]
         runs = [int(states[order.index(seed)].run) for seed in range(SEEDS)]
         if os.path.exists(self._states):
             runs = np.load(self._states).tolist()
@@ -141,8 +141,18 @@ class Life:
             state = lox.loggers.LoggerState(run=jnp.int32(run))
             self._log_to(state, seed, self.starts[seed], self.rows + 10 * seed)
 
+    def _init(self, key: Any) -> Any:
+        """Opens a run, or one for each key. When the disk fails, it is tried again."""
+        init = jax.vmap(self.logger.init) if key.ndim else self.logger.init
+        while True:
+            try:
+                return init(key)
+            except OSError:
+                if self.disk is None:
+                    raise
+
     def _log(self, seed: int) -> None:
-        state = self.logger.init(jax.random.key(seed))
+        state = self._init(jax.random.key(seed))
         self._log_to(state, seed, self.starts[seed], self.rows)
 
     def _log_to(self, state: Any, seed: int, done: int, rows: int) -> None:

@@ -299,3 +299,35 @@ def test_a_backend_that_is_stuck_at_exit_is_named_and_the_others_are_closed(tmp_
     assert "LoggerWarning: Stuck has not got on for 1 seconds while writing" in err
     assert "2 records had not been written" in err
     assert len((tmp_path / "0000000000000000.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_thread_whose_run_cannot_be_opened_is_told():
+    """Not only another one that happens to call the logger first."""
+    opening, told = threading.Event(), threading.Event()
+
+    class Refusing(Backend):
+        def open(self, run):
+            if run.key[-1] == 1:
+                opening.set()
+                raise OSError("no such disk")
+            return super().open(run)
+
+    logger = Refusing()
+    failed = []
+
+    def go():
+        try:
+            logger.init(jax.random.key(1))
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=go)
+    # Whoever asks first takes what is pending: here nobody else is left to be told.
+    take = logger._sink.failures.take
+    logger._sink.failures.take = lambda: (take(), told.set(), None)[-1]
+    thread.start()
+    thread.join(60)
+    assert opening.is_set()
+    assert told.is_set()
+    assert [str(error) for error in failed] == ["no such disk"]
+    logger.close()

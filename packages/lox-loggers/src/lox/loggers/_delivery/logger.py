@@ -238,6 +238,8 @@ class Logger(abc.ABC):
         host = functools.partial(self._open_lanes, impl, jax.process_index(), template)
         opened = call(host, (words, template.arrays), jax.ShapeDtypeStruct((), np.int32))
         self.__raise_pending()
+        if self.on_error == "raise" and not compat.tracing_now():
+            self.__raise_if_not_opened(np.ravel(opened).tolist())
         return LoggerState(run=opened)
 
     def spool(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
@@ -466,6 +468,11 @@ class Logger(abc.ABC):
         if stuck:
             raise stuck[0] if len(stuck) == 1 else ExceptionGroup("several loggers are stuck", stuck)
         self.__raise_pending()
+
+    def __raise_if_not_opened(self, run_ids: Iterable[int]) -> None:
+        """The call of another thread may have been given the failure of this one."""
+        if (error := self.__sink.why_not_opened(run_ids)) is not None:
+            raise error
 
     def __raise_pending(self) -> None:
         if is_telling():

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import jax
@@ -87,6 +87,7 @@ class Sink:
         self.ids = RunIds()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._ids: dict[str, int] = {}  # by the name of the run
+        self._not_opened: dict[int, BaseException] = {}
         self._locks: dict[str, RunLock] = {}  # likewise
         self._opened: dict[int, float] = {}  # when each run was opened
         self._numbers: dict[str, int] = {}  # of a name, up to which number it is taken
@@ -155,9 +156,14 @@ class Sink:
                 self._ids[folded(opened.run.name)] = run_id
                 self._opened[run_id] = time.monotonic()
             except BaseException as error:
+                self._not_opened[run_id] = error
                 self._failed(error, "opening a run")
 
         self._worker.run(self.failures.awaited(task))
+
+    def why_not_opened(self, run_ids: Iterable[int]) -> BaseException | None:
+        """What was raised when one of these runs was opened."""
+        return next((self._not_opened[run_id] for run_id in run_ids if run_id in self._not_opened), None)
 
     def hold(self, name: str, lock: RunLock) -> None:
         """Keeps the lock of a run until the run is closed."""
