@@ -27,6 +27,7 @@ def test_signatures_are_those_of_the_contract():
         ("reduce", None),
         ("prefix", ""),
         ("explicit", False),
+        ("lanes", False),
         ("steps", ...),
     ]
     assert parameters(lox.spool) == [
