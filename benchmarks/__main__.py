@@ -18,6 +18,7 @@ TOPICS = (
     "devices",
     "dispatch",
     "transforming",
+    "inside",
     "peers",
     "backends",
     "loggers",

@@ -96,6 +96,11 @@ SECTIONS = {
         "`tap`",
         "Each record calls the host while the program runs; the callback does nothing. JAX's own callbacks are measured on fewer steps: they take seconds.",
     ),
+    "inside": (
+        "`probe` and `find_nonfinite`",
+        "A training step of a transformer that is watched for its first nan or inf, against the step itself and `checkify`; and marks "
+        "that a probe adds, against marks at the same places.",
+    ),
     "peers": (
         "jax-tap and jax-tqdm",
         "Both watch a scan from outside with JAX's callbacks: one hands over values, the other moves a progress bar.",

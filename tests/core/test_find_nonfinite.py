@@ -85,6 +85,16 @@ def test_what_a_report_says():
     assert repr(report) == text
 
 
+def test_lines_in_a_function_of_jax_are_those_of_the_call():
+    def f(x):
+        y = jnp.linalg.norm(x - x)
+        return jax.grad(lambda x: jnp.linalg.norm(x))(x * y)  # the second call
+
+    out, report = lox.find_nonfinite(f)(ARGUMENT)
+    assert np.isnan(out).all()
+    assert (report.file, int(report.line)) == (__file__, line_of(f, "# the second call"))
+
+
 def test_infinities_count_and_the_first_operation_is_reported():
     report = report_of(lambda x: jnp.log(jnp.exp(x) - jnp.exp(x)), jnp.float32(100.0))
     assert (report.primitive, bool(report.nan), report.operands) == ("exp", False, ((100.0, 100.0),))

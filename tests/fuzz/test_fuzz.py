@@ -10,7 +10,7 @@ import jax
 import pytest
 from hypothesis import strategies as st
 
-from tests.fuzz import expect, laws
+from tests.fuzz import expect, laws, planted
 from tests.fuzz.finds import FINDS, Find
 from tests.fuzz.generate import from_seed, generate
 from tests.fuzz.laws import Case
@@ -25,6 +25,13 @@ def test_random_programs_keep_every_law(first: int) -> None:
     for seed in range(first, first + CHUNK):
         failure = check(from_seed(seed), seed, laws_for(seed))
         assert failure is None, f"seed {seed}: {failure}"
+    jax.clear_caches()
+
+
+@pytest.mark.parametrize("first", range(0, 60, CHUNK))
+def test_a_nan_planted_in_a_random_program_is_found(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        planted.check(seed)
     jax.clear_caches()
 
 

@@ -104,7 +104,7 @@ class Candidates:
     def _append(self, kind: str, place: Place, region: Region, values: Any, at: Any, avals: Any, eqn: Any) -> None:
         key = self._number(self._prefix + "/".join(place.path))
         path = (*place.path[:-1], key.rsplit("/", 1)[-1])
-        line = source.line_of(eqn)
+        line = region.line_of(eqn) if at is not None else source.line_of(eqn)
         self.found.append(Candidate(key, kind, (path, place.plain), region, values, at, avals, line))
 
     def _number(self, key: str) -> str:

@@ -26,7 +26,7 @@ from lox._inside.report import OPERANDS, Report, Site, Sites
 from lox._interpret import program
 from lox._interpret.collect import Frame
 from lox._interpret.rules import shard_map
-from lox._jax import compat, sharding, source
+from lox._jax import compat, sharding
 from lox._marks.primitives import detach
 
 P = ParamSpec("P")
@@ -237,7 +237,7 @@ class Watcher(Explorer):
         place = region.place_of(eqn)
         site = Site(
             eqn.primitive.name,
-            source.line_of(eqn),
+            region.line_of(eqn),
             "/".join(place.path),
             place.backward,
             region.loops,

@@ -58,8 +58,12 @@ START = Place((), (), (), False, False)
 class Node:
     """An equation with bodies that can be entered."""
 
-    def __init__(self, eqn: Any, place: Place, around: tuple[Loop, ...], branched: bool) -> None:
+    def __init__(
+        self, eqn: Any, place: Place, around: tuple[Loop, ...], branched: bool, line: source.Line, of_jax: bool
+    ) -> None:
         self.eqn = eqn
+        self.line = line
+        self.of_jax = of_jax
         self.place = place
         self.around = around
         self.branched = branched
@@ -90,6 +94,7 @@ class Region:
         self.body = body  # also keeps its equations alive, which are known by their id
         self.place = place
         self.loops = loops
+        self._line, self._of_jax = node.line, node.of_jax
         # The condition of a while loop belongs to the loop, but is no iteration of it.
         self.iterates = node.loop is not None and body is not compat.open_jaxpr(node.eqn.params.get("cond_jaxpr"))[0]
         self.branched = node.branched or node.eqn.primitive.name == "cond"
@@ -105,11 +110,17 @@ class Region:
                 here = (*place.path, label)
                 node_place = place.at(label, self._labels[here])
                 self._labels[here] += 1
-                self.nodes[id(eqn)] = Node(eqn, node_place, loops, self.branched)
+                of_jax = self._of_jax or (is_function(eqn) and source.is_of_jax(eqn))
+                self.nodes[id(eqn)] = Node(eqn, node_place, loops, self.branched, self.line_of(eqn), of_jax)
 
     def computes_tangents(self, eqn: Any) -> bool:
         """Whether it is the part of a forward derivative rule that is linear: nothing that is reported may depend on it."""
         return id(eqn) in self._tangents
+
+    def line_of(self, eqn: Any) -> source.Line:
+        """Its source line; of what is inside a function of JAX, or has none, that of the call."""
+        line = self._line if self._of_jax else source.line_of(eqn)
+        return self._line if line == source.UNKNOWN else line
 
     def place_of(self, eqn: Any) -> Place:
         names, backward, again = source.scopes_of(eqn)
@@ -137,7 +148,7 @@ class _Program(NamedTuple):
 
 
 def root(jaxpr: Any) -> Node:
-    return Node(_Whole(_Program("program"), {"call_jaxpr": jaxpr}), START, (), False)
+    return Node(_Whole(_Program("program"), {"call_jaxpr": jaxpr}), START, (), False, source.UNKNOWN, False)
 
 
 def can_be_entered(eqn: Any) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
+import jax
 from jax._src import source_info_util as _source_info_util
 
 
@@ -19,13 +21,14 @@ class Line(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-_UNKNOWN = Line("<unknown>", 0, 0, "")
+UNKNOWN = Line("<unknown>", 0, 0, "")
+_JAX = os.path.dirname(os.path.abspath(jax.__file__)) + os.sep
 
 
 def line_of(eqn: Any) -> Line:
     frame = _source_info_util.user_frame(eqn.source_info.traceback)
     if frame is None:
-        return _UNKNOWN
+        return UNKNOWN
     return Line(frame.file_name, frame.start_line, frame.start_column + 1, frame.function_name)
 
 
@@ -67,6 +70,17 @@ def function_name(eqn: Any) -> str | None:
     """The name of the function that an equation calls."""
     if eqn.primitive.name == "jit":
         return str(eqn.params["name"])
-    jaxpr = eqn.params.get("call_jaxpr")
-    info = getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+    info = _debug_info(eqn)
     return None if info is None else info.func_name
+
+
+def is_of_jax(eqn: Any) -> bool:
+    """Whether the function that an equation calls is JAX's own. JAX traces such a function once for many callers, so that
+    the lines in it are those of the first of them."""
+    info = _debug_info(eqn)
+    return info is not None and _JAX in info.func_src_info
+
+
+def _debug_info(eqn: Any) -> Any:
+    jaxpr = eqn.params.get("call_jaxpr", eqn.params.get("jaxpr"))
+    return getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
