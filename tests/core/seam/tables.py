@@ -18,11 +18,17 @@ def load_all() -> None:
     jax.vmap(jax.jit(lambda x: jax.lax.while_loop(lambda c: c < 3, lambda c: c + 1, x)))(jnp.zeros(2))
 
 
-def snapshot() -> dict[str, Any]:
-    """``place -> what is there``, for all of JAX that is loaded."""
+def modules() -> list[str]:
+    """The modules of JAX that are loaded."""
+    return sorted(name for name in sys.modules if name == "jax" or name.startswith("jax."))
+
+
+def snapshot(names: list[str] | None = None) -> dict[str, Any]:
+    """``place -> what is there``, in these modules; by default, in all that are loaded."""
     found: dict[str, Any] = {}
-    for name, module in sorted(sys.modules.items()):
-        if module is not None and (name == "jax" or name.startswith("jax.")):
+    for name in modules() if names is None else names:
+        module = sys.modules[name]
+        if module is not None:
             for attribute, value in list(vars(module).items()):
                 found.update(_entries(f"{name}.{attribute}", value))
     return found
