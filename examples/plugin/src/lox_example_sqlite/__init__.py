@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import lox
-from lox.loggers import Logger, RecordError, Run, RunExistsError
+from lox.loggers import Logger, RecordError, Run, RunExistsError, RunLock
 from lox.loggers.kinds import KindError, flatten, plain
 
 _TABLES = """
@@ -53,6 +53,10 @@ class ExampleSqliteLogger(Logger):
             return False
         with connect(self.path) as database:
             return bool(database.execute("SELECT 1 FROM runs WHERE name = ?", [name]).fetchall())
+
+    def lock(self, name: str) -> RunLock:
+        """A run has one writer: another logger, or another process, is refused while this one has it open."""
+        return RunLock(self.path.parent, f"{self.path.name}/{name}")
 
     def remove(self, name: str) -> None:
         with connect(self.path) as database:
