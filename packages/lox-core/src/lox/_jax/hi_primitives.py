@@ -15,6 +15,9 @@ from jax._src.interpreters import ad
 
 Array = Any
 
+# JAX 0.10 has some of the flags, and other objects behind them: what they hold is found, and refused.
+ARE_SETTLED = jax.__version_info__ >= (0, 11)
+
 
 def primitive_of(params: dict[str, Any]) -> Any | None:
     return params.get("_prim")

@@ -7,6 +7,7 @@ from typing import Any
 
 from lox._interpret.rules import branches, calls, derivatives, hi_primitives, lanes, loops, shard_map, solvers
 from lox._interpret.table import RULES, Folding, Transparent
+from lox._jax import hi_primitives as hi
 
 
 def _param(name: str) -> Callable[[Any], Any]:
@@ -31,10 +32,16 @@ RULES.update(
         "cond": Folding(branches.cond_usages, branches.run_cond),
         "custom_linear_solve": Transparent(solvers.linear_solve_jaxpr, solvers.run_linear_solve),
         "CustomRoot": Transparent(solvers.custom_root_jaxpr, solvers.run_custom_root),
-        "RematTraced": Transparent(hi_primitives.checkpoint_jaxpr, hi_primitives.run_checkpoint),
-        "CustomJVPTraced": Transparent(hi_primitives.primal_jaxpr, hi_primitives.run_custom_jvp),
-        "CustomVJPTraced": Transparent(hi_primitives.primal_jaxpr, hi_primitives.run_custom_vjp),
-        "Scan3": Folding(hi_primitives.scan_usages, hi_primitives.run_scan),
         "shard_map": Folding(shard_map.usages, shard_map.run),
     }
 )
+
+if hi.ARE_SETTLED:
+    RULES.update(
+        {
+            "RematTraced": Transparent(hi_primitives.checkpoint_jaxpr, hi_primitives.run_checkpoint),
+            "CustomJVPTraced": Transparent(hi_primitives.primal_jaxpr, hi_primitives.run_custom_jvp),
+            "CustomVJPTraced": Transparent(hi_primitives.primal_jaxpr, hi_primitives.run_custom_vjp),
+            "Scan3": Folding(hi_primitives.scan_usages, hi_primitives.run_scan),
+        }
+    )
