@@ -50,7 +50,6 @@ def test_the_examples_of_a_page_run(page, away):
 
 def test_the_pages_that_teach_have_examples():
     without = {
-        "accelerators.md",
         "architecture.md",
         "benchmarks.md",
         "index.md",

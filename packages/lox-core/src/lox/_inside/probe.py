@@ -70,7 +70,7 @@ def probe(
     Args:
       names: values that ``jax.ad_checkpoint.checkpoint_name`` has named.
       functions: results of jitted functions, and of functions with custom derivatives, by their name.
-      scopes: what leaves a ``jax.named_scope``. flax modules have one each.
+      scopes: what leaves a ``jax.named_scope``. Flax linen modules have one each.
       primitives: results of primitives, such as ``"dot_general"``.
       loops: a record for each iteration of a loop, with its number.
       prefix: put before every key.
