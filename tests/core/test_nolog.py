@@ -9,6 +9,8 @@ import pytest
 import lox
 from tests.corpus import PROGRAMS, X
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 ARGUMENT = X
 
 

@@ -204,7 +204,8 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, pa
     leaves = tuple(local(leaf) for plan in plans for leaf in plan.leaves)
     steps = tuple(local(aval) for _, aval in plans[0].steps)
     for plan in plans:
-        if plan.usage.records is not None and plan.usage.records > MAX_RECORDS:
+        # A length of `jax.export` need not be a number.
+        if isinstance(plan.usage.records, int) and plan.usage.records > MAX_RECORDS:
             raise OptionError(
                 f"lox.spool: {plan.key!r} ({name_sites(use.mark.site for use in plan.usage.uses)}) has {plan.usage.records} "
                 "records, and 2**31 - 1 can be counted in one call; call the function for parts of the loop, and reduce "
