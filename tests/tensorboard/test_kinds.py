@@ -91,7 +91,7 @@ def test_a_table_keeps_its_nested_value():
             {"*/image": "imag"},
             r"SomeLogger: kinds=\{'\*/image': 'imag'\}: 'imag' is an unknown kind. Did you mean 'image'",
         ),
-        ({"clip": "video"}, r"'video' is not a kind that it can show.* It has 'scalar', 'image', 'skip'"),
+        ({"clip": "video"}, r"'video' is not a kind that it can show.* It can show 'scalar', 'image', 'skip'"),
     ],
 )
 def test_an_unknown_kind_is_an_error_that_lists_those_there_are(patterns, message):
