@@ -175,7 +175,8 @@ _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)
 def array_of(value: Any, aval: Any) -> Any:
     """A constant of a jaxpr as an array of this type, weak where the type is; tangents of whole numbers have none."""
     if aval.dtype == jax.dtypes.float0:
-        return value
+        # JAX < 0.10 wraps it in a class of its own while it traces, and returns numpy.
+        return np.asarray(value) if jax.__version_info__ < (0, 10) else value
     return _lax._convert_element_type(np.asarray(value), aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
