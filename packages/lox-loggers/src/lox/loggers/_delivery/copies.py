@@ -6,7 +6,6 @@ donate or delete the copy, its transfer to the host is started, and the backgrou
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import lox
+from lox._host.delivery import Delivery
 from lox.loggers._delivery.tables import check_whole, is_key, map_leaves, to_numpy
 
 _LONGEST_NAP = 0.02  # seconds between two looks at the device
@@ -65,27 +65,26 @@ def _copy_together(arrays: list[jax.Array]) -> list[jax.Array]:
     return [jnp.copy(array) for array in arrays]
 
 
-def is_under_way(logs: lox.logdict) -> bool:
-    """Whether parts of these logs are still on the device. Asked for every delivery, and most are numpy."""
-    steps = (step for by_key in logs.steps.values() for step in by_key.values())
-    return any(map(_is_on_device, itertools.chain(logs.values(), steps, logs.counts.values())))
+class UnderWay(Delivery):
+    """A delivery of logs that are partly still on the device."""
+
+    __slots__ = ()
 
 
-def _is_on_device(value: Any) -> bool:
-    if type(value) in _ON_HOST:
-        return False
-    return any(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(value))
+def delivery_of(run: Any, logs: lox.logdict) -> Delivery:
+    """What brings the logs that `start` returned to a run."""
+    on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(logs))
+    return (UnderWay if on_device else Delivery)((), np.asarray(True), np.asarray(run), logs)
 
 
-_ON_HOST = frozenset([np.ndarray, int])
-
-
-def finish(logs: lox.logdict, still_waiting: Callable[[], object]) -> lox.logdict:
-    """The same logs as numpy. Waits for the device, and calls `still_waiting` every now and then."""
+def finish(delivery: UnderWay, still_waiting: Callable[[], object]) -> Delivery:
+    """The same delivery, all numpy. Waits for the device, and calls `still_waiting` every now and then."""
+    logs = delivery.logs
     nap = 0.0005
     for leaf in jax.tree_util.tree_leaves(logs):
         while isinstance(leaf, jax.Array) and not _is_ready(leaf):
             still_waiting()
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
-    return map_leaves(logs, lambda name, leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf)
+    logs = map_leaves(logs, lambda name, leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf)
+    return Delivery(*delivery._replace(logs=logs))

@@ -285,8 +285,10 @@ class Logger(abc.ABC):
             else:
                 self.check_names(record, steps)
                 on_device = any(isinstance(value, jax.Array) for value in record.values())
-                logs = copies.start(one_record(record, steps)) if on_device else host_record(record, steps)
-                self.__receive_now(state, logs)
+                if on_device:
+                    self.__receive_now(state, one_record(record, steps))
+                else:
+                    self._receive(Delivery((), np.asarray(True), np.asarray(state.run), host_record(record, steps)))
         else:
             raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
         self.__raise_pending()  # after the record is on its way: an earlier failure must not cost this one
@@ -417,7 +419,7 @@ class Logger(abc.ABC):
         if compat.tracing_now():
             send(Receiver(self._receive, state.run), logs)
         elif self._writes_here():
-            self.__receive_now(state, copies.start(logs))
+            self.__receive_now(state, logs)
 
     # Helpers.
 
@@ -450,7 +452,7 @@ class Logger(abc.ABC):
 
     def __receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
         """Nothing is being traced: straight to the host, where 64-bit values and text stay what they are."""
-        self._receive(Delivery((), np.asarray(True), np.asarray(state.run), logs))
+        self._receive(copies.delivery_of(state.run, copies.start(logs)))
 
     def __settle(self, finish: Callable[[Sink], None]) -> None:
         """Lets the device deliver, then has every sink finish, whatever the others have raised."""

@@ -174,7 +174,7 @@ class Sink:
         if self.foreign:
             return
         # What is still on the device comes from Python, not from a running program.
-        from_program = not copies.is_under_way(delivery.logs)
+        from_program = not isinstance(delivery, copies.UnderWay)
         self._worker.submit(delivery, nbytes(delivery.logs), from_program=from_program)
 
     def flush(self) -> None:
@@ -244,11 +244,11 @@ class Sink:
 
     def _read(self, delivery: Delivery) -> Delivery | None:
         """The delivery on the host; None where the program that was to compute it has failed."""
-        if not copies.is_under_way(delivery.logs):
+        if not isinstance(delivery, copies.UnderWay):
             return delivery
         try:
             with self._worker.waiting_for_a_program():
-                return delivery._replace(logs=copies.finish(delivery.logs, self._worker.made_progress))
+                return copies.finish(delivery, self._worker.made_progress)
         except BaseException as error:
             self._failed(error, "reading records from the device", delivery.logs)
             return None
