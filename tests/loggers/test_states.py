@@ -19,9 +19,9 @@ with lox.loggers.SaveLogger(path, if_exists="resume") as logger:
         states = jax.tree.unflatten(jax.tree.structure(states), [jnp.asarray(np.load(file))])
     np.save(file, np.asarray(states.run))
     step = len(os.listdir(path)) and int(os.path.exists(f"{path}/again"))
-    jax.vmap(lambda state, who: logger.log(state, {"who": who}, step=step))(states, jnp.asarray(log_keys))
     open(f"{path}/again", "w").close()
-    try:
+    try:  # the thread may have found out before the call returns
+        jax.vmap(lambda state, who: logger.log(state, {"who": who}, step=step))(states, jnp.asarray(log_keys))
         logger.flush()
     except lox.loggers.LoggerStateError as error:
         print(error)
