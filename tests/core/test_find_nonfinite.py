@@ -16,8 +16,6 @@ from tests.core.checks import assert_close
 from tests.core.test_zero_cost import counting_compilations
 from tests.corpus import PROGRAMS, X
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ARGUMENT = jnp.asarray(X)
 
 

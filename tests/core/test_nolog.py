@@ -9,8 +9,6 @@ import pytest
 import lox
 from tests.corpus import PROGRAMS, X
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ARGUMENT = X
 
 

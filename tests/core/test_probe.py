@@ -18,8 +18,6 @@ from tests.core.checks import assert_close, plain, tapped
 from tests.core.test_zero_cost import optimised
 from tests.corpus import LANES, PROGRAMS, X
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 ARGUMENT = jnp.asarray(X)
 EVERYTHING = {"names": True, "functions": True, "scopes": True, "primitives": True, "loops": True}
 
