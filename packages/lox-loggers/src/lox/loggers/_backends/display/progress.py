@@ -7,14 +7,14 @@ import sys
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
 import lox
+from lox.loggers._backends.display.bars import Bar, BarPlace, Ended, place_for
 from lox.loggers._backends.display.board import Board, RunBoard
 from lox.loggers._backends.display.numbers import short
-from lox.loggers._backends.display.screen import Ended, Part
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import Run
 from lox.loggers._errors import LoggerOptionError
@@ -72,7 +72,8 @@ class ProgressLogger(Logger):
         self._ways: dict[str, _Way] = {}
         self._started = time.monotonic()
         self._open_runs = 0
-        self._display: _Bars | _Lines | Ended | None = None
+        self._place: BarPlace | None = None
+        self._drawn: object = None
 
     def open(self, run: Run) -> ProgressWriter:
         if not self._board.runs:
@@ -104,16 +105,21 @@ class ProgressLogger(Logger):
                 parts.append(f"{key}={short(sum(values) / len(values))}")
         return " ".join(parts)
 
-    def bars(self) -> list[_Bar]:
+    def bars(self, last: bool = False) -> list[Bar]:
         """What there is to show: one bar for all runs if they are equally far, or too many."""
         runs = list(self._board.runs.values())
         done = list(map(self.done, runs))
         if len(runs) > 1 and len(set(done)) == 1:
-            return [_Bar(f"{len(runs)} runs", done[0], self.total, runs)]
+            return [self._bar(f"{len(runs)} runs", done[0], self.total, runs, last)]
         if len(runs) > _MAX_BARS:
-            return [_Bar(f"{len(runs)} runs", sum(done), self.total and self.total * len(runs), runs)]
+            return [self._bar(f"{len(runs)} runs", sum(done), self.total and self.total * len(runs), runs, last)]
         names = self._board.short_names()
-        return [_Bar(names[run.name], number, self.total, [run]) for run, number in zip(runs, done, strict=True)]
+        each = zip(runs, done, strict=True)
+        return [self._bar(names[run.name], number, self.total, [run], last) for run, number in each]
+
+    def _bar(self, title: str, done: int, total: int | None, runs: Sequence[RunBoard], last: bool) -> Bar:
+        compiling = not last and not any(run.seen for run in runs)
+        return Bar(title, done, total, self.elapsed(), self.beside(runs), compiling)
 
     def missing_axis(self) -> str:
         """What to say where records had steps, but none along the axis that was asked for."""
@@ -122,25 +128,28 @@ class ProgressLogger(Logger):
             return ""
         return f"no record had the step axis {self._axis!r}; there were {', '.join(sorted(others))}: say axis="
 
-    def _draw(self) -> None:
-        if self._display is None:
-            file = self._file or sys.stderr
-            self._display = _Bars(file) if self._is_live() else _Lines(file)
+    def _draw(self, last: bool = False) -> None:
+        if self._place is None:
+            self._place = place_for(self._file or sys.stderr, self._live)
+        state = (self._board.seen(), len(self._board.runs), last)
+        if self._drawn == state:
+            return  # each run is flushed, but one drawing shows them all
+        self._drawn = state
         try:
-            self._display.draw(self)
+            self._place.show(self.bars(last), last, self.missing_axis() if last else "")
         except BrokenPipeError:
             with contextlib.suppress(BrokenPipeError):
-                self._display.stop(self)
-            self._display = Ended()
+                self._place.close()
+            self._place = Ended()
 
     def _closed(self) -> None:
         self._open_runs -= 1
         if self._open_runs == 0 and self._board.records():
-            self._draw()
-        if self._open_runs == 0 and self._display is not None:
+            self._draw(last=True)
+        if self._open_runs == 0 and self._place is not None:
             with contextlib.suppress(BrokenPipeError):
-                self._display.stop(self)
-            self._display = None
+                self._place.close()
+            self._place = self._drawn = None
 
 
 class ProgressWriter:
@@ -157,13 +166,6 @@ class ProgressWriter:
 
     def close(self) -> None:
         self._logger._closed()
-
-
-class _Bar(NamedTuple):
-    title: str
-    done: int
-    total: int | None
-    runs: list[RunBoard]
 
 
 class _Way:
@@ -204,92 +206,3 @@ class _Way:
             if ended and self._total is not None and count - 1 + self._stride >= self._total:
                 count = self._total
         return max(count if self._total is None else min(count, self._total), 0)
-
-
-def _clock(seconds: float | None) -> str:
-    """Hours, minutes and seconds; a dash where nobody knows."""
-    if seconds is None:
-        return "-"
-    minutes, second = divmod(round(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def _remaining(bar: _Bar, elapsed: float) -> float | None:
-    return elapsed * (bar.total - bar.done) / bar.done if bar.total is not None and bar.done else None
-
-
-def _times(bar: _Bar, elapsed: float) -> str:
-    parts = [f"elapsed {_clock(elapsed)}"]
-    if bar.total is not None:
-        parts.append(f"remaining {_clock(_remaining(bar, elapsed))}")
-    if elapsed > 0.5 and bar.done:  # of the first moments it says nothing
-        parts.append(f"{short(bar.done / elapsed)}/s")
-    return "  ".join(parts)
-
-
-class _Bars:
-    def __init__(self, file: IO[str]) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        # Never started: it would draw on the terminal by itself.
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[times]}", markup=False),
-            TextColumn("{task.fields[beside]}", markup=False),
-            auto_refresh=False,
-        )
-        self._tasks: dict[str, Any] = {}
-        self._drawn: Any = None
-        self._part = Part(file)
-
-    def draw(self, logger: ProgressLogger, last: bool = False) -> None:
-        bars = logger.bars()
-        state = (logger._board.seen(), len(logger._board.runs), last)
-        if self._drawn == state:
-            return  # each run is flushed, but one drawing shows them all
-        self._drawn = state
-        for title in self._tasks.keys() - {bar.title for bar in bars}:
-            self._progress.remove_task(self._tasks.pop(title))  # their runs have other bars now
-        for bar in bars:
-            if bar.title not in self._tasks:
-                self._tasks[bar.title] = self._progress.add_task(bar.title, total=bar.total, beside="", times="")
-            compiling = not any(run.seen for run in bar.runs) and not last
-            times = "compiling" if compiling else _times(bar, logger.elapsed())
-            beside = logger.beside(bar.runs)
-            self._progress.update(
-                self._tasks[bar.title], completed=bar.done, total=bar.total, times=times, beside=beside
-            )
-        self._part.show(self._progress)
-
-    def stop(self, logger: ProgressLogger) -> None:
-        if logger._board.records():
-            self.draw(logger, last=True)
-        self._part.close()
-
-
-class _Lines:
-    """A line for each tenth of the way, or each ten seconds where the end is not known, and one at the end."""
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        self._shown: dict[str, int] = {}
-        self._told: dict[str, int] = {}
-
-    def draw(self, logger: ProgressLogger, last: bool = False) -> None:
-        elapsed = logger.elapsed()
-        for bar in logger.bars():
-            tenth = int(elapsed / 10) if bar.total is None else 10 * bar.done // bar.total
-            if bar.done and (tenth > self._shown.get(bar.title, 0) or (last and bar.done != self._told.get(bar.title))):
-                self._shown[bar.title], self._told[bar.title] = tenth, bar.done
-                of = "" if bar.total is None else f"/{bar.total} ({100 * bar.done // bar.total}%)"
-                parts = [f"{bar.title}  {bar.done}{of}", _times(bar, elapsed), logger.beside(bar.runs)]
-                self._file.write("  ".join(filter(None, parts)) + "\n")
-        if last and (hint := logger.missing_axis()):
-            self._file.write(f"{hint}\n")
-        self._file.flush()
-
-    def stop(self, logger: ProgressLogger) -> None:
-        self.draw(logger, last=True)

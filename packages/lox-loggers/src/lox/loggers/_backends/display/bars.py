@@ -1,0 +1,156 @@
+"""Progress bars, and the places where they are shown: a terminal or a log file.
+
+Whoever has progress to show makes `Bar`s of it and gives them to a place; `place_for` chooses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, Any, NamedTuple, Protocol
+
+from lox.loggers._backends.display.numbers import short
+from lox.loggers._backends.display.screen import Part
+
+
+class Bar(NamedTuple):
+    """How far something is."""
+
+    title: str
+    done: int
+    total: int | None
+    elapsed: float
+    """Seconds since the start."""
+    beside: str = ""
+    """What stands next to the bar: the latest values."""
+    compiling: bool = False
+    """Nothing has come yet: the program is being compiled."""
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds to go; None where nobody knows."""
+        return self.elapsed * (self.total - self.done) / self.done if self.total is not None and self.done else None
+
+    @property
+    def way(self) -> str:
+        """`5/10 (50%)`, or `5` where the end is not known."""
+        return str(self.done) if self.total is None else f"{self.done}/{self.total} ({100 * self.done // self.total}%)"
+
+    @property
+    def times(self) -> str:
+        parts = [f"elapsed {_clock(self.elapsed)}"]
+        if self.total is not None:
+            parts.append(f"remaining {_clock(self.remaining)}")
+        if self.elapsed > 0.5 and self.done:  # of the first moments it says nothing
+            parts.append(f"{short(self.done / self.elapsed)}/s")
+        return "  ".join(parts)
+
+    @property
+    def line(self) -> str:
+        """All of it in one line of text."""
+        times = "compiling" if self.compiling else self.times
+        return "  ".join(filter(None, [f"{self.title}  {self.way}", times, self.beside]))
+
+
+class BarPlace(Protocol):
+    """Where bars are shown."""
+
+    live: bool
+    """Whether bars are drawn in place, so that it makes sense to show them before anything has happened."""
+
+    def show(self, bars: Sequence[Bar], last: bool = False, hint: str = "") -> None:
+        """Shows the bars as they are now.
+
+        Args:
+          last: they will not change any more.
+          hint: a sentence to the user, told once at the end.
+        """
+
+    def close(self) -> None:
+        """Leaves what was shown last."""
+
+
+def place_for(file: IO[str], live: bool | None) -> BarPlace:
+    """A place for bars: a terminal has them in place, any other file has lines."""
+    return TerminalBars(file) if (file.isatty() if live is None else live) else LineBars(file)
+
+
+class TerminalBars:
+    """Bars that are drawn in place."""
+
+    live = True
+
+    def __init__(self, file: IO[str]) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        # Never started: it would draw on the terminal by itself.
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[times]}", markup=False),
+            TextColumn("{task.fields[beside]}", markup=False),
+            auto_refresh=False,
+        )
+        self._tasks: dict[str, Any] = {}
+        self._part = Part(file)
+
+    def show(self, bars: Sequence[Bar], last: bool = False, hint: str = "") -> None:
+        del last, hint
+        for title in self._tasks.keys() - {bar.title for bar in bars}:
+            self._progress.remove_task(self._tasks.pop(title))  # what they showed is in other bars now
+        for bar in bars:
+            if bar.title not in self._tasks:
+                self._tasks[bar.title] = self._progress.add_task(bar.title, total=bar.total, beside="", times="")
+            times = "compiling" if bar.compiling else bar.times
+            self._progress.update(
+                self._tasks[bar.title], completed=bar.done, total=bar.total, times=times, beside=bar.beside
+            )
+        self._part.show(self._progress)
+
+    def close(self) -> None:
+        self._part.close()
+
+
+class LineBars:
+    """A line for each tenth of the way, or each ten seconds where the end is not known, and one at the end."""
+
+    live = False
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._shown: dict[str, int] = {}
+        self._told: dict[str, int] = {}
+
+    def show(self, bars: Sequence[Bar], last: bool = False, hint: str = "") -> None:
+        for bar in bars:
+            tenth = int(bar.elapsed / 10) if bar.total is None else 10 * bar.done // bar.total
+            if bar.done and (tenth > self._shown.get(bar.title, 0) or (last and bar.done != self._told.get(bar.title))):
+                self._shown[bar.title], self._told[bar.title] = tenth, bar.done
+                self._file.write(f"{bar.line}\n")
+        if last and hint:
+            self._file.write(f"{hint}\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        pass
+
+
+class Ended:
+    """A place that nobody sees any more, as after `train.py | head`: the training goes on."""
+
+    live = False
+
+    def show(self, bars: Sequence[Bar], last: bool = False, hint: str = "") -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _clock(seconds: float | None) -> str:
+    """Hours, minutes and seconds; a dash where nobody knows."""
+    if seconds is None:
+        return "-"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
