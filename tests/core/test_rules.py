@@ -382,3 +382,38 @@ def test_a_linear_solve_records_its_own_solve_and_that_of_its_tangents():
     _, logs = lox.spool(lambda b, t: jax.jvp(f, (b,), (t,)))(value, tangent)
     assert logs["b"].tolist() == [[1.0, 2.0], [10.0, 20.0]]
     assert lox.spool(f)(value)[1]["b"].tolist() == [1.0, 2.0]
+
+
+def root_with_marks(x):
+    """Its residual and its solve have a mark each; what it closes over is a float and a whole number."""
+    target, power = jnp.abs(x).sum() + 1, jnp.argmax(x)
+
+    def residual(y):
+        lox.log({"y": y})
+        return y**2 - jnp.where(power == 2, target, 0) ** 2
+
+    def solve(f, guess):
+        lox.log({"guess": guess})
+        return guess, f(guess)
+
+    root, _ = jax.lax.custom_root(residual, target, solve, lambda g, y: y / g(1.0), has_aux=True)
+    return root
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_root_records_its_residual_wherever_that_is_computed(checked):
+    """Its derivative computes the residual twice: to differentiate it by what it closes over, and by its argument."""
+    forward, backward = {"guess": 4.5, "y": 4.5}, {"guess": 4.5, "y": [4.5, 4.5, 4.5]}
+    with jax.enable_checks(checked):
+        assert values(lox.spool(root_with_marks)(X)[1]) == forward
+        gradient, logs = jax.grad(lox.spool(root_with_marks), has_aux=True)(X)
+        assert gradient.tolist() == [1.0, -1.0, 1.0]
+        assert values(logs) == forward
+        gradient, logs = lox.spool(jax.grad(root_with_marks))(X)
+        assert gradient.tolist() == [1.0, -1.0, 1.0]
+        assert values(logs) == backward
+        assert [key for each in tapped(jax.grad(root_with_marks), X)[1] for key in each] == ["guess", "y", "y", "y"]
+        lanes = jnp.stack([X, X + 1])
+        logs = lox.spool(jax.vmap(jax.grad(root_with_marks)))(lanes)[1]
+        assert values(logs) == {"guess": [4.5, 5.5], "y": [[4.5, 5.5]] * 3}
+        assert values(jax.vmap(lox.spool(jax.grad(root_with_marks)))(lanes)[1])["y"] == [[4.5] * 3, [5.5] * 3]

@@ -173,7 +173,8 @@ class Survey:
             return 0
         # The body of an unrolled scan stands there several times.
         copies = int(eqn.params.get("unroll", 1))
-        return copies * sum(self.calls(jaxpr) for jaxpr in compat.all_jaxprs_in_params(eqn.params))
+        inside = [self.calls(jaxpr) for jaxpr in compat.all_jaxprs_in_params(eqn.params)]
+        return copies * sum(inside or [1])  # marks of an object that is traced late are in none of them
 
     def has_marks(self, eqn: Any) -> bool:
         """Whether there are marks inside an equation. Asked several times, and most hold no jaxprs at all."""

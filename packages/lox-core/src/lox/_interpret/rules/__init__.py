@@ -32,6 +32,7 @@ RULES.update(
         "cond": Folding(branches.cond_usages, branches.run_cond),
         "custom_linear_solve": Transparent(solvers.linear_solve_jaxpr, solvers.run_linear_solve),
         "CustomRoot": Transparent(solvers.custom_root_jaxpr, solvers.run_custom_root),
+        "_RootLinearMap": Transparent(solvers.linear_map_jaxpr, calls.run_inline(solvers.linear_map_jaxpr)),
         "shard_map": Folding(shard_map.usages, shard_map.run),
     }
 )

@@ -172,7 +172,7 @@ def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
         _, *arg_tangents = tangents
         rule_tangents = arg_tangents[num_consts:]
         if not params["symbolic_zeros"]:
-            rule_tangents = list(map(_materialise, rule_tangents))
+            rule_tangents = list(map(materialise, rule_tangents))
         zeros = [type(tangent) is jax.custom_derivatives.SymbolicZero for tangent in rule_tangents]
         with collector.rule_context():
             jaxpr, consts, out_zeros = compat.call_thunk(params["jvp_jaxpr_fun"], *zeros)
@@ -223,7 +223,7 @@ def _vjp_rules(collector: Collector, params: dict[str, Any]) -> tuple[Callable[.
     def backward(residuals: Any, cotangents: Any) -> Any:
         outs, _ = cotangents
         if not params["symbolic_zeros"]:
-            outs = [_materialise(ct) for ct in outs]
+            outs = [materialise(ct) for ct in outs]
         with collector.backward_context():
             results = compat.call_backward(params["bwd"], *residuals, *outs)
         return (None, *[None] * num_consts, *[None if compat.is_zero_tangent(ct) else ct for ct in results])
@@ -235,7 +235,8 @@ def _is_primal(leaf: Any) -> bool:
     return hasattr(leaf, "perturbed")
 
 
-def _materialise(tangent: Any) -> Any:
+def materialise(tangent: Any) -> Any:
+    """A tangent as an array, where JAX only says that it is zero."""
     if type(tangent) is jax.custom_derivatives.SymbolicZero:
         return compat.zeros_of(tangent.aval)
     return tangent

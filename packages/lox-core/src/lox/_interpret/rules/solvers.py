@@ -6,14 +6,16 @@ transposed solve, the residual function) has no way to return records: its marks
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from lox._interpret.collect import Collector, Frame, Unrecorded
-from lox._interpret.rules.derivatives import evaluate_call, finish_call, prepare_call
+from lox._interpret.rules.derivatives import evaluate_call, finish_call, materialise, prepare_call
 from lox._jax import compat
+from lox._marks.mark import marking
 from lox._types import Array
 
 
@@ -77,16 +79,30 @@ def run_custom_root(collector: Collector, frame: Frame, eqn: Any, invals: list[A
         del f_consts, tangent_consts
         return evaluate_call(collector, prim.solve_jaxpr, context, jax.tree.leaves((solve_consts, guess)))
 
-    @find_root.defjvp
-    def _(primals: Any, tangents: Any) -> Any:
+    def jvp(primals: Any, tangents: Any) -> Any:
         f_consts, tangent_consts = primals[3], primals[4]
         outs, recorded = find_root(*primals)
         root, aux = prim.out_tree.unflatten(outs) if prim.has_aux else (prim.out_tree.unflatten(outs), ())
         # f(p, root(p)) = 0 implies root' = -(df/dx)^-1 df/dp.
-        _, moved = jax.jvp(lambda p: prim.f(p, root), (f_consts,), (tangents[3],))
+        f_tangents = jax.tree.map(materialise, tangents[3])
+        _, moved = jax.jvp(lambda p: prim.f(p, root), (f_consts,), (f_tangents,))
         root_tangent = jax.tree.map(jnp.negative, prim.tangent_solve(tangent_consts, root, moved))
         out_tangents = [*jax.tree.leaves(root_tangent), *map(compat.zero_tangent, jax.tree.leaves(aux))]
         return (outs, recorded), (out_tangents, jax.tree.map(compat.zero_tangent, recorded))
 
+    find_root.defjvp(jvp, symbolic_zeros=True)
     context = prepare_call(collector, frame, prim.solve_jaxpr)
     return finish_call(frame, find_root(context, *operands))
+
+
+_expanded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def linear_map_jaxpr(eqn: Any) -> Any:
+    """The derivative of the residual, which the tangent solve calls, or its transpose. JAX >= 0.11 has it as an object that
+    holds the residual, and differentiates it late. The same jaxpr is returned each time."""
+    prim = eqn.params["_prim"]
+    if prim not in _expanded:
+        with marking(True):
+            _expanded[prim] = jax.make_jaxpr(prim.expand)(*prim.in_avals)
+    return _expanded[prim]
