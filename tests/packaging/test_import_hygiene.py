@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-HEAVY = ["wandb", "tensorboardX", "tensorboard", "rich", "pandas", "matplotlib", "pyarrow", "hypothesis", "pytest"]
+HEAVY = [
+    "wandb",
+    "tensorboardX",
+    "tensorboard",
+    "rich",
+    "pandas",
+    "matplotlib",
+    "pyarrow",
+    "IPython",
+    "hypothesis",
+    "pytest",
+]
 NO_BACKEND = "import jax; jax.config.update('jax_num_cpu_devices', 3)"
 
 

@@ -157,10 +157,16 @@ class Report:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row for each finding."""
+        from lox._inside.html import show_report
+
+        return show_report(self)
+
     def _describe(self) -> str:
         site = self._site
         inside = ", which lox cannot look into" if site.opaque else ""
-        parts = [f"{'nan' if self.nan else 'inf'} from {site.primitive}{inside} at {_short(site.line)}"]
+        parts = [f"{'nan' if self.nan else 'inf'} from {site.primitive}{inside} at {short_line(site.line)}"]
         parts += [f"in {site.scope}"] if site.scope else []
         parts += ["backward pass" if site.backward else "forward pass"]
         parts += [_iteration(loop, count) for loop, count in zip(site.loops, np.asarray(self.counters), strict=False)]
@@ -170,7 +176,7 @@ class Report:
         return "; ".join(parts)
 
 
-def _short(line: Line) -> str:
+def short_line(line: Line) -> str:
     here = os.getcwd() + os.sep
     return f"{line.file.removeprefix(here)}:{line.line}:{line.column}"
 

@@ -22,11 +22,11 @@ def show(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(map(show, value)) + ")"
     if isinstance(value, jax.core.Tracer):
-        return _short_type(value.dtype, value.shape)
+        return short_type(value.dtype, value.shape)
     if isinstance(value, jax.Array) and (
         jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key) or not value.is_fully_addressable
     ):
-        return _short_type(value.dtype, value.shape)
+        return short_type(value.dtype, value.shape)
     if isinstance(value, (jax.Array, np.ndarray, np.generic)):
         return _show_array(np.asarray(value))
     return repr(value)
@@ -38,10 +38,10 @@ def _show_array(array: np.ndarray) -> str:
     if array.size <= SHOWN_ELEMENTS:
         text = np.array2string(array, separator=", ", max_line_width=10**6, threshold=SHOWN_ELEMENTS + 1)
         return text.replace("\n", "")
-    return _short_type(array.dtype, array.shape) + _range(array)
+    return short_type(array.dtype, array.shape) + _range(array)
 
 
-def _short_type(dtype: Any, shape: tuple[int, ...]) -> str:
+def short_type(dtype: Any, shape: tuple[int, ...]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from lox._errors import LogTypeError
+from lox._logdict.lanes import lane_axes, lanes_of
 from lox._logdict.sequence import labels_of
 
 if TYPE_CHECKING:
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 
 def to_frame(pandas: Any, logs: logdict, lanes: int | None) -> Any:
     """The rows of ``logs.rows()``, and of logs with lanes those of each lane, in order."""
-    axes = _lane_axes(logs) if lanes is None else lanes
+    axes = lane_axes(logs, "to_pandas") if lanes is None else lanes
     if not axes:
         return _one_lane(pandas, logs)
-    shape = np.shape(jax.tree.leaves(logs)[0])[:axes]
     names = ["lane"] if axes == 1 else [f"lane{number}" for number in range(axes)]
     if taken := [name for name in names if name in logs or name in logs.steps]:
         raise LogTypeError(
             f"lox: logs.to_pandas() needs the column {taken[0]!r} for the lanes: rename that key or step"
         )
     frames = []
-    for lane in np.ndindex(shape):
-        frame = _one_lane(pandas, jax.tree.map(lambda leaf, lane=lane: leaf[lane], logs))
+    for lane, of_lane in lanes_of(logs, axes):
+        frame = _one_lane(pandas, of_lane)
         for place, (name, number) in enumerate(zip(names, lane, strict=True)):
             frame.insert(place, name, number)
         frames.append(frame)
@@ -99,36 +98,3 @@ def _column(rows: np.ndarray) -> Any:
     if rows.ndim > 1:
         return labels_of(rows)
     return rows.astype(np.float64) if rows.dtype.kind == "V" else rows  # bfloat16 and its like are objects to pandas
-
-
-# --- lanes -----------------------------------------------------------------------------------------------------------
-
-
-def _lane_axes(logs: logdict) -> int:
-    """How many axes of lanes the logs have: what ``vmap(spool(f))`` puts in front of counts, steps and values."""
-    found = {key: number for key in logs if (number := _lane_axes_of(logs, key)) is not None}
-    for (one, first), (other, second) in itertools.pairwise(found.items()):
-        if first != second:
-            raise LogTypeError(
-                f"lox: logs.to_pandas() cannot tell which axes are lanes: {one!r} seems to have {first} axes of them, and "
-                f"{other!r} {second}. Say it: logs.to_pandas(lanes=1)"
-            )
-    return next(iter(found.values()), 0)
-
-
-def _lane_axes_of(logs: logdict, key: str) -> int | None:
-    """None where nothing tells."""
-    count, steps = logs._counts[key], [np.asarray(step) for step in logs._steps_of(key).values()]
-    if np.ndim(count):
-        return int(np.ndim(count))
-    if key not in logs.stacked:
-        return min(step.ndim for step in steps) if steps else None
-    if key not in logs._bounds:
-        shape = np.shape(jax.tree.leaves(logs[key])[0])
-        if len(shape) > 1 and shape[0] != count:
-            return shape.index(count) if count in shape else None
-    if not steps:
-        return None
-    step = min(steps, key=lambda step: step.ndim)
-    # Devices of a shard_map come behind the records, lanes before them; the steps of a loop differ by record.
-    return 0 if step.ndim == 1 or (step == step[:, :1]).all() else step.ndim - 1

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from lox._errors import LogTypeError, MissingKeyError
-from lox._logdict import display, pytree
+from lox._logdict import display, html, pytree
+from lox._logdict.arrays import to_numpy, to_plain
 from lox._logdict.frame import to_frame
 from lox._logdict.reduction import reduce_logs
 from lox._logdict.sequence import concatenate, iterate_rows
@@ -137,6 +137,10 @@ class logdict(dict[str, Any]):
         return display.show_mapping(self)
 
     __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a row for each key, with its curve."""
+        return html.show_logs(self)
 
     # --- editing -------------------------------------------------------------------------------------------------
 
@@ -274,7 +278,7 @@ class logdict(dict[str, Any]):
     def table(self) -> logdict:
         """The logs as numpy columns: every key stacked, unused rows dropped."""
         self._check_one_lane("table()")
-        concrete = jax.tree.map(_to_numpy, self).trim()
+        concrete = jax.tree.map(to_numpy, self).trim()
         single = self.keys() - self._stacked
         if single:
             concrete = concrete._map_rows(lambda key, leaf: np.asarray(leaf)[None] if key in single else leaf)
@@ -312,7 +316,7 @@ class logdict(dict[str, Any]):
 
     def asdict(self) -> dict[str, Any]:
         """Plain numpy arrays and Python numbers."""
-        return {key: jax.tree.map(_to_plain, value) for key, value in self.trim().items()}
+        return {key: jax.tree.map(to_plain, value) for key, value in self.trim().items()}
 
     def to_pandas(self, lanes: int | None = None) -> Any:
         """One row per record, one column per step axis and key; nested values have one for each leaf, ``key/leaf``. Logs of
@@ -325,6 +329,40 @@ class logdict(dict[str, Any]):
         except ImportError as error:
             raise ImportError("logdict.to_pandas() needs pandas: pip install pandas") from error
         return to_frame(pandas, self, lanes)
+
+    def plot(
+        self,
+        keys: str | Iterable[str] | None = None,
+        *,
+        axis: str | None = None,
+        center: str = "mean",
+        band: str = "std",
+        each: bool = False,
+        smooth: float = 0.0,
+        log: bool = False,
+        lanes: int | None = None,
+    ) -> Any:
+        """A ``matplotlib.figure.Figure`` with axes for each key, as ``lox plot`` draws them: several lanes, as from
+        ``vmap(spool(f))``, are one curve with a band. Needs lox-loggers and matplotlib.
+
+        Args:
+          keys: only these keys; patterns such as ``"train/*"`` work.
+          axis: the step axis to draw over; by default the first one that a key has.
+          center: ``"mean"``, ``"median"``, or ``"iqm"``, the mean of the middle half.
+          band: ``"std"``, ``"ci95"``, the bootstrap interval of the center, ``"minmax"``, or ``"quartiles"``.
+          each: a line for each lane instead.
+          smooth: the weight of the records before, from 0 to below 1, as in TensorBoard.
+          log: a logarithmic y axis.
+          lanes: how many leading axes are lanes, where the logs cannot tell: values without steps.
+        """
+        try:
+            from lox.loggers._compare.logs import plot_logs
+        except ImportError as error:
+            raise ImportError(
+                "logs.plot() needs lox-loggers and matplotlib: pip install 'lox-loggers[plot]'"
+            ) from error
+        options = {"axis": axis, "center": center, "band": band, "each": each, "smooth": smooth, "log": log}
+        return plot_logs(self, keys, lanes, options)
 
 
 def _no_such_key(key: Any, logs: Mapping[str, Any]) -> str:
@@ -384,17 +422,6 @@ class _Memo:
 
 def _bound_id(logs: logdict, key: str) -> int | None:
     return id(logs._counts[key]) if key in logs._bounds else None
-
-
-def _to_numpy(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return np.asarray(jax.random.key_data(leaf))
-    return np.asarray(leaf)
-
-
-def _to_plain(leaf: Any) -> Any:
-    array = _to_numpy(leaf)
-    return array.item() if array.ndim == 0 else array
 
 
 pytree.register(logdict)

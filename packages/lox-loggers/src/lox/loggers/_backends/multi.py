@@ -10,7 +10,7 @@ from lox._host.delivery import Delivery
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.names import numbered
 from lox.loggers._delivery.opening import Siblings
-from lox.loggers._delivery.run import NameFormat, Run, Writer
+from lox.loggers._delivery.run import NameFormat, OpenRuns, Run, Writer
 from lox.loggers._delivery.sink import STATES_DO_NOT_LAST, Sink
 from lox.loggers._errors import LoggerOptionError, LoggerStateError
 
@@ -47,7 +47,7 @@ class MultiLogger(Logger):
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        return tuple(run for logger in self.loggers for run in logger.runs)
+        return OpenRuns(run for logger in self.loggers for run in logger.runs)
 
     def _sinks(self) -> list[Sink]:
         return [self._sink, *(sink for logger in self.loggers for sink in logger._sinks())]

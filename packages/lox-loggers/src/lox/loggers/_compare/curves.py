@@ -113,7 +113,7 @@ def panels(
             curve
             for group, members in by_group
             for curve in _curves(
-                group, [_series(name, logs, key, label, axis, look) for name, logs, key in members], look
+                group, [series_of(name, logs, key, label, axis, look) for name, logs, key in members], look
             )
         ]
         if curves:
@@ -155,7 +155,7 @@ def _axis(label: str, members: Sequence[tuple[lox.logdict, str]], look: Look, wi
     return "record"
 
 
-def _series(name: str, logs: lox.logdict, key: str, label: str, axis: str, look: Look) -> Series:
+def series_of(name: str, logs: lox.logdict, key: str, label: str, axis: str, look: Look) -> Series:
     values = next(column.values for column in numeric_columns(logs, key) if column.label == label)
     steps = np.arange(len(values)) if axis == "record" and "record" not in axes_of(logs, key) else logs.steps[axis][key]
     steps = np.asarray(steps, np.float64).reshape(len(values), -1)[:, 0]

@@ -35,7 +35,8 @@ def figure(panels: Sequence[Panel], look: Look, *, log: bool = False) -> Any:
     """A `matplotlib.figure.Figure` with axes for each panel, whatever backend matplotlib has."""
     try:
         import matplotlib
-        from matplotlib.figure import Figure
+
+        from lox.loggers._compare.notebook_figure import NotebookFigure
     except ImportError as error:
         raise ImportError("a figure needs matplotlib: pip install 'lox-loggers[plot]'") from error
     columns = 1 if len(panels) == 1 else 2 if len(panels) <= 4 else 3
@@ -43,7 +44,7 @@ def figure(panels: Sequence[Panel], look: Look, *, log: bool = False) -> Any:
     most = max((len(_names(panel)) for panel in panels), default=0)
     outside = math.ceil(most / _PER_COLUMN) if _INSIDE < most <= _MOST_ENTRIES else 0
     with matplotlib.rc_context(_STYLE):
-        drawn = Figure(figsize=(4.2 * columns + 1.4 * outside, 3.0 * rows), layout="constrained", dpi=200)
+        drawn = NotebookFigure(figsize=(4.2 * columns + 1.4 * outside, 3.0 * rows), layout="constrained", dpi=200)
         axes = drawn.subplots(rows, columns, squeeze=False).reshape(-1).tolist()
         for place, panel in zip(axes, panels, strict=False):
             _draw(place, panel, look, log)

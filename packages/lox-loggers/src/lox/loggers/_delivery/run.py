@@ -58,6 +58,17 @@ class Run:
         return config
 
 
+class OpenRuns(tuple[Run, ...]):
+    """The runs of a logger. A notebook shows them as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from lox.loggers._compare.html import show_open_runs
+
+        return show_open_runs(self)
+
+
 NameFormat = str | Callable[[Run], str]
 
 

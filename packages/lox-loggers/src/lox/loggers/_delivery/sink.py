@@ -32,7 +32,7 @@ from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.names import folded, numbered
 from lox.loggers._delivery.resume import WrittenSteps
-from lox.loggers._delivery.run import LaneWriter, Run, Writer
+from lox.loggers._delivery.run import LaneWriter, OpenRuns, Run, Writer
 from lox.loggers._delivery.tables import count_records, lane_of, nbytes
 from lox.loggers._delivery.worker import Worker
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
@@ -105,7 +105,7 @@ class Sink:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        return tuple(entry.run for entry in self._open())
+        return OpenRuns(entry.run for entry in self._open())
 
     def find(self, name: str) -> int | None:
         """The id of the open run of that name."""

@@ -47,6 +47,12 @@ class Runs(Mapping[str, lox.logdict]):
     def __repr__(self) -> str:
         return repr(self._logs)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the keys over all runs, and the runs with their config."""
+        from lox.loggers._compare.html import show_runs
+
+        return show_runs(self)
+
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
         """The config of each run: what `init` was given, and what the run has logged once and without steps

@@ -8,19 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lox._html.numbers import short as short
+from lox._html.numbers import whole as whole
+
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-def short(number: float) -> str:
-    """At most four significant digits."""
-    if isinstance(number, int) or (math.isfinite(number) and number == int(number) and abs(number) < 1e6):
-        return str(int(number))
-    return f"{number:.4g}"
-
-
-def whole(step: float) -> str:
-    """A step: in full where it is a whole number."""
-    return str(int(step)) if math.isfinite(step) and step == int(step) and abs(step) < 1e15 else short(step)
 
 
 def sparkline(numbers: Sequence[float] | np.ndarray, width: int = 16) -> str:
