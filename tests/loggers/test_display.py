@@ -120,6 +120,26 @@ def test_in_a_narrow_terminal_values_steps_and_rates_are_whole(make_terminal, ru
     assert all(key[-5:] in text for key in LONG)
 
 
+@pytest.mark.parametrize("runs", [1, 3])
+def test_curves_are_drawn_below_the_table(make_terminal, runs):
+    terminal = make_terminal(columns=80)
+    with ConsoleLogger(file=terminal.file, interval=1000, plot=["lo*"]) as logger:
+        log_steps(logger, runs, 20)
+    lines = [line for line in terminal.lines() if line]
+    assert sum("•" in line for line in lines) >= 5
+    (axis,) = [line.split() for line in lines if line.lstrip().startswith("step ") and line.endswith(" 19")]
+    assert axis == ["step", "0", "19"]
+    assert any(line.startswith("loss" if runs == 1 else "loss (mean of 3 runs") for line in lines)
+    assert not any(line.startswith("acc") for line in lines)
+
+
+def test_lines_have_no_curves():
+    out = io.StringIO()
+    with ConsoleLogger(file=out, plot="loss") as logger:
+        log_steps(logger, 1, 3)
+    assert len(out.getvalue().splitlines()) == 1
+
+
 def test_a_table_and_a_bar_share_a_terminal(make_terminal):
     terminal = make_terminal(columns=80)
     console, bar = ConsoleLogger(file=terminal.file, interval=0.02), ProgressLogger(40, file=terminal.file)
@@ -285,6 +305,8 @@ def test_options():
         ProgressLogger(0)
     with pytest.raises(LoggerOptionError, match="interval=-1"):
         ConsoleLogger(interval=-1)
+    with pytest.raises(LoggerOptionError, match="plot=True; it must be a key"):
+        ConsoleLogger(plot=True)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ white-space:nowrap;vertical-align:middle;color:inherit;background:none;max-width
 .lox.lox th{font-weight:600;opacity:.62;border-bottom-color:rgba(128,128,128,.5)}
 .lox.lox .t,.lox.lox td:first-child,.lox.lox th:first-child{text-align:left}
 .lox.lox svg{display:block;overflow:visible}
+.lox.lox .p{border:0}
 .lox.lox .d{opacity:.62}
 .lox.lox .w{color:#e5484d;opacity:1}
 """
@@ -37,7 +38,7 @@ class Markup(str):
 
 
 class Cell(NamedTuple):
-    """A cell with a class: ``t`` is aligned to the left."""
+    """A cell with classes: ``t`` is aligned to the left, ``p`` has no line below it."""
 
     content: str
     kind: str = ""
@@ -70,7 +71,7 @@ def warning(content: str) -> Markup:
 def table(columns: Sequence[str | Cell], rows: Iterable[Sequence[str | Cell]]) -> Markup:
     head = "".join(map(_head, columns))
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return Markup(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    return Markup(f"<table>{f'<thead><tr>{head}</tr></thead>' if columns else ''}<tbody>{body}</tbody></table>")
 
 
 def block(*parts: str) -> str:

@@ -59,6 +59,10 @@ class MultiLogger(Logger):
         of_members = [logger._formats() for logger in self.loggers]
         return {option: given for formats in of_members for option, given in formats.items()} | super()._formats()
 
+    def _on_call(self) -> None:
+        for logger in self.loggers:
+            logger._on_call()
+
     def _tell_others(self) -> None:
         for logger in self.loggers:
             logger._tell_others()

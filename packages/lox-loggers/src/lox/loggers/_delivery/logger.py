@@ -65,7 +65,7 @@ _log = logging.getLogger("lox.loggers")
 # The private names that Logger and its subclasses in these packages have in common.
 _OURS = frozenset(
     ("_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive")
-    + ("_can_open", "_formats", "_own_axes", "_tell_others")
+    + ("_can_open", "_formats", "_own_axes", "_tell_others", "_on_call")
 )
 _METHODS = frozenset(
     (
@@ -272,6 +272,7 @@ class Logger(abc.ABC):
         """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`; `prefix` is put before each key."""
         check_state(state)
         self.__check_open()
+        self._on_call()
         if isinstance(logs, lox.logdict):
             if steps:
                 raise LoggerOptionError(f"a logdict has its own steps: remove {', '.join(steps)} from this call")
@@ -344,6 +345,9 @@ class Logger(abc.ABC):
     def _writes_here(self) -> bool:
         """Whether records that reach this process go anywhere."""
         return self.processes == "all" or jax.process_index() == 0
+
+    def _on_call(self) -> None:  # noqa: B027 (most do not care)
+        """Hears of each call from Python: `init`, `log`, and that of a spooled or tapped function."""
 
     def _tell_others(self) -> None:
         """Says which runs of an earlier experiment are still among those that replaced the rest of it."""
@@ -492,6 +496,7 @@ class Logger(abc.ABC):
     def __ready(self) -> None:
         self.__raise_pending()
         self.__check_open()
+        self._on_call()
 
     def __check_open(self) -> None:
         if self.__sink.closed:

@@ -1,13 +1,17 @@
-"""Progress bars, and the places where they are shown: a terminal or a log file.
+"""Progress bars, and the places where they are shown: a terminal, a log file or a notebook.
 
 Whoever has progress to show makes `Bar`s of it and gives them to a place; `place_for` chooses one.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import IO, Any, NamedTuple, Protocol
 
+from lox._html.curve import picture
+from lox._html.table import LINE, Cell, Markup, block, dim, table
+from lox.loggers._backends.display.notebook import Output, output_for
 from lox.loggers._backends.display.numbers import short
 from lox.loggers._backends.display.screen import Part
 
@@ -51,6 +55,12 @@ class Bar(NamedTuple):
         return "  ".join(filter(None, [f"{self.title}  {self.way}", times, self.beside]))
 
 
+WAITING = "compiling"
+"""What stands where a bar will be."""
+_DONE = "#30a46c"
+_WIDTH, _HEIGHT = 240, 10
+
+
 class BarPlace(Protocol):
     """Where bars are shown."""
 
@@ -69,8 +79,18 @@ class BarPlace(Protocol):
         """Leaves what was shown last."""
 
 
-def place_for(file: IO[str], live: bool | None) -> BarPlace:
-    """A place for bars: a terminal has them in place, any other file has lines."""
+def place_for(file: IO[str] | None, live: bool | None, output: Output | None = None) -> BarPlace:
+    """A place for bars. A terminal has them in place, any other file has lines.
+
+    Args:
+      file: None is a notebook, or else standard error.
+      live: True or False to have bars or lines whatever the file is.
+      output: that of the notebook, if there is one already.
+    """
+    output = output_for(file, live, WAITING) if output is None else output
+    if output is not None:
+        return NotebookBars(output)
+    file = file or sys.stderr
     return TerminalBars(file) if (file.isatty() if live is None else live) else LineBars(file)
 
 
@@ -133,6 +153,39 @@ class LineBars:
 
     def close(self) -> None:
         pass
+
+
+class NotebookBars:
+    """Bars in the output of a cell."""
+
+    live = True
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def show(self, bars: Sequence[Bar], last: bool = False, hint: str = "") -> None:
+        hint = hint if last else ""
+        shown = block(table([], map(_cells, bars)), *([hint] if hint else []))
+        lines = "\n".join([*(bar.line for bar in bars), *filter(None, [hint])])
+        self._output.show(shown, lines, is_waiting=all(bar.compiling for bar in bars))
+
+    def close(self) -> None:
+        pass
+
+
+def _cells(bar: Bar) -> list[Cell]:
+    times = "compiling" if bar.compiling else bar.times.replace("  ", " · ")
+    return [Cell(part, "t p") for part in (bar.title, _drawn(bar), bar.way, dim(times), bar.beside)]
+
+
+def _drawn(bar: Bar) -> Markup:
+    if bar.total is None:
+        return Markup("")
+    whole = f'<rect width="{_WIDTH}" height="{_HEIGHT}" rx="5" fill="currentColor" fill-opacity=".15"/>'
+    share = min(max(bar.done / bar.total, 0.0), 1.0)
+    colour = _DONE if bar.done >= bar.total else LINE
+    part = f'<rect width="{share * _WIDTH:.1f}" height="{_HEIGHT}" rx="5" fill="{colour}"/>' if share else ""
+    return picture(whole + part, _WIDTH, _HEIGHT, bar.way)
 
 
 class Ended:

@@ -23,29 +23,43 @@ class Course:
     """How a value went since the start of the run: a number out of so many that few are enough."""
 
     def __init__(self) -> None:
+        self.axis = ""
+        """The step axis of the numbers; empty where these are counted."""
         self._seen = 0
         self._every = 1
-        self._points: list[float] = []
-        self._last = float("nan")
+        self._points: list[tuple[float, float]] = []
+        self._last = float("nan"), float("nan")
 
-    def extend(self, column: np.ndarray) -> None:
+    def extend(self, column: np.ndarray, axis: str = "", steps: np.ndarray | None = None) -> None:
+        """Takes note of records, and of their steps along an axis if they have one."""
         while len(column) > _POINTS * self._every:
             self._thin_out()
-        chosen = column[-self._seen % self._every :: self._every]
-        self._points += [number for row in chosen if (number := as_float(row)) is not None]
+        numbers = np.arange(self._seen, self._seen + len(column))
+        places = numbers if steps is None or len(steps) != len(column) else steps
+        self.axis = axis
+        for row in range(-self._seen % self._every, len(column), self._every):
+            self._points += self._point(places[row], column[row])
         self._seen += len(column)
         while len(self._points) > _POINTS:
             self._thin_out()
-        last = as_float(column[-1])
-        self._last = self._last if last is None else last
+        self._last = next(iter(self._point(places[-1], column[-1])), self._last)
+
+    @staticmethod
+    def _point(place: Any, value: Any) -> list[tuple[float, float]]:
+        step, number = as_float(place), as_float(value)
+        return [] if step is None or number is None else [(step, number)]
 
     def _thin_out(self) -> None:
         self._points = self._points[::2]
         self._every *= 2
 
-    def numbers(self) -> list[float]:
+    def points(self) -> list[tuple[float, float]]:
+        """Steps and numbers, from the first record to the last one."""
         is_last_a_point = (self._seen - 1) % self._every == 0
         return self._points if is_last_a_point else [*self._points, self._last]
+
+    def numbers(self) -> list[float]:
+        return [number for _, number in self.points()]
 
 
 class RunBoard:
@@ -82,7 +96,9 @@ class RunBoard:
                     name = printable(_tree.label(key, path))
                     (self.hyperparameters.add if once else self.hyperparameters.discard)(name)
                     self.latest[name] = latest
-                    self.history.setdefault(name, Course()).extend(column)
+                    axis = next((axis for axis, by_key in logs.steps.items() if key in by_key), "")
+                    steps = logs.steps[axis][key] if axis else None
+                    self.history.setdefault(name, Course()).extend(column, printable(axis), steps)
 
     def config_text(self) -> str:
         return config_text([self.config])

@@ -1,16 +1,20 @@
-"""`ConsoleLogger`: a live table on a terminal, plain lines everywhere else."""
+"""`ConsoleLogger`: a live table on a terminal and in a notebook, plain lines everywhere else."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
+from collections.abc import Sequence
 from typing import IO, Any
 
 import lox
 from lox.loggers._backends.display.board import Board, RunBoard
-from lox.loggers._backends.display.live_table import MAX_ROWS, LiveTable
+from lox.loggers._backends.display.live_table import LiveTable
+from lox.loggers._backends.display.notebook import Output, output_for
 from lox.loggers._backends.display.numbers import short, whole
 from lox.loggers._backends.display.screen import Ended, Part
+from lox.loggers._backends.display.sheet import MAX_ROWS
 from lox.loggers._delivery.failures import records_phrase
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import Run
@@ -22,8 +26,9 @@ class ConsoleLogger(Logger):
 
     Args:
       interval: seconds between two lines where `file` is not a terminal; a table is drawn four times as often.
-      file: where to; standard output if None.
+      file: where to; if None, the output of the cell in a notebook, and standard output elsewhere.
       live: True or False to have the table or the lines whatever `file` is.
+      plot: the keys whose curves are drawn with the table; `fnmatch` patterns work.
 
     >>> import sys
     >>> with lox.loggers.ConsoleLogger(file=sys.stdout) as logger:
@@ -32,34 +37,53 @@ class ConsoleLogger(Logger):
     """
 
     def __init__(
-        self, *, interval: float = 1.0, file: IO[str] | None = None, live: bool | None = None, **options: Any
+        self,
+        *,
+        interval: float = 1.0,
+        file: IO[str] | None = None,
+        live: bool | None = None,
+        plot: str | Sequence[str] = (),
+        **options: Any,
     ) -> None:
         if not isinstance(interval, (int, float)) or interval < 0:
             raise LoggerOptionError(f"ConsoleLogger: interval={interval!r}; it must be a number of seconds, at least 0")
+        self._plot = _check_plot(plot)
         self._file = file
         self._live = live
+        self._output = output_for(file, live, "waiting for records")
         self.flush_interval = interval / 4 if self._is_live() else interval  # flushing is drawing
         super().__init__(**options)
         self._board = Board()
         self._open_runs = 0
         self._changed = False
-        self._display: _Table | _Lines | Ended | None = None
+        self._display: _Notebook | _Table | _Lines | Ended | None = None
 
     def open(self, run: Run) -> ConsoleWriter:
         self._board.runs[run.name] = RunBoard(run.name, run.plain_config)
         self._open_runs += 1
         return ConsoleWriter(self, run.name)
 
+    def _on_call(self) -> None:
+        if self._output is not None:
+            self._output.called()
+
     def _is_live(self) -> bool:
-        return (self._file or sys.stdout).isatty() if self._live is None else self._live
+        if self._live is None:
+            return self._output is not None or (self._file or sys.stdout).isatty()
+        return self._live
+
+    def _new_display(self) -> _Notebook | _Table | _Lines:
+        if self._output is not None:
+            return _Notebook(self._output, self._plot)
+        file = self._file or sys.stdout
+        return _Table(file, self._plot) if self._is_live() else _Lines(file)
 
     def _draw(self) -> None:
         if not self._changed:
             return  # each run is flushed, but one drawing shows them all
         self._changed = False
         if self._display is None:
-            file = self._file or sys.stdout
-            self._display = _Table(file) if self._is_live() else _Lines(file)
+            self._display = self._new_display()
         try:
             self._display.draw(self._board)
         except BrokenPipeError:
@@ -120,16 +144,51 @@ class _Lines:
 
 
 class _Table:
-    """A table that is drawn in place."""
+    """A table that is drawn in place, and curves below it."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: IO[str], plot: Sequence[str]) -> None:
         self._part = Part(file)
+        self._plot = plot
 
     def draw(self, board: Board) -> None:
-        self._part.show(LiveTable(board))
+        self._part.show(LiveTable(board) if not self._plot else self._with_charts(board))
+
+    def _with_charts(self, board: Board) -> Any:
+        from rich.console import Group
+
+        from lox.loggers._backends.display.chart import TerminalCharts, panels_of
+
+        return Group(LiveTable(board), TerminalCharts(panels_of(board, self._plot)))
 
     def stop(self) -> None:
         self._part.close()
+
+
+class _Notebook:
+    """A table in the output of a cell, and curves above it."""
+
+    def __init__(self, output: Output, plot: Sequence[str]) -> None:
+        self._output = output
+        self._plot = plot
+
+    def draw(self, board: Board) -> None:
+        from lox.loggers._backends.display.live_html import live_html
+
+        lines = io.StringIO()
+        _Lines(lines).draw(board)
+        self._output.show(live_html(board, self._plot), lines.getvalue().rstrip())
+
+    def stop(self) -> None:
+        pass
+
+
+def _check_plot(plot: Any) -> tuple[str, ...]:
+    patterns = (plot,) if isinstance(plot, str) else plot
+    if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise LoggerOptionError(
+            f"ConsoleLogger: plot={plot!r}; it must be a key, a pattern such as 'train/*', or several of them"
+        )
+    return tuple(patterns)
 
 
 def _run_line(run: RunBoard) -> str:

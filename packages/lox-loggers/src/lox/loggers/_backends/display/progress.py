@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -12,8 +11,9 @@ from typing import IO, Any
 import numpy as np
 
 import lox
-from lox.loggers._backends.display.bars import Bar, BarPlace, Ended, place_for
+from lox.loggers._backends.display.bars import WAITING, Bar, BarPlace, Ended, place_for
 from lox.loggers._backends.display.board import Board, RunBoard
+from lox.loggers._backends.display.notebook import output_for
 from lox.loggers._backends.display.numbers import short
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import Run
@@ -35,8 +35,8 @@ class ProgressLogger(Logger):
       start: the number of the first step. With `start=1`, the record of step 100 is the hundredth; a program that goes on from
         step 500 says `start=500`, and as `total` how many steps are left.
       metrics: the keys whose latest values are shown beside the bar; `fnmatch` patterns work.
-      file: where to; standard error if None. Where it is no terminal, there is a line for each tenth of the way (without
-        a total: each ten seconds), and one at the end.
+      file: where to; if None, the output of the cell in a notebook, and standard error elsewhere. Where it is no terminal,
+        there is a line for each tenth of the way (without a total: each ten seconds), and one at the end.
       live: True or False to have the bar or the lines whatever `file` is.
 
     >>> import sys
@@ -61,6 +61,7 @@ class ProgressLogger(Logger):
                 f"ProgressLogger: total={total!r}; it must be a whole number of at least 1, or None"
             )
         self.flush_interval = 0.1
+        self._output = output_for(file, live, WAITING)
         super().__init__(**options)
         self.total = total
         self._axis = axis
@@ -82,12 +83,18 @@ class ProgressLogger(Logger):
         self._ways[run.name] = _Way(self._axis, self._start, self.total)
         self._open_runs += 1
         writer = ProgressWriter(self, run.name)
-        if self._is_live():
+        if self._where().live:
             self._draw()  # there is a bar while the program is compiled
         return writer
 
-    def _is_live(self) -> bool:
-        return (self._file or sys.stderr).isatty() if self._live is None else self._live
+    def _on_call(self) -> None:
+        if self._output is not None:
+            self._output.called()
+
+    def _where(self) -> BarPlace:
+        if self._place is None:
+            self._place = place_for(self._file, self._live, self._output)
+        return self._place
 
     def done(self, run: RunBoard) -> int:
         """How many steps a run has made."""
@@ -129,17 +136,16 @@ class ProgressLogger(Logger):
         return f"no record had the step axis {self._axis!r}; there were {', '.join(sorted(others))}: say axis="
 
     def _draw(self, last: bool = False) -> None:
-        if self._place is None:
-            self._place = place_for(self._file or sys.stderr, self._live)
+        place = self._where()
         state = (self._board.seen(), len(self._board.runs), last)
         if self._drawn == state:
             return  # each run is flushed, but one drawing shows them all
         self._drawn = state
         try:
-            self._place.show(self.bars(last), last, self.missing_axis() if last else "")
+            place.show(self.bars(last), last, self.missing_axis() if last else "")
         except BrokenPipeError:
             with contextlib.suppress(BrokenPipeError):
-                self._place.close()
+                place.close()
             self._place = Ended()
 
     def _closed(self) -> None:

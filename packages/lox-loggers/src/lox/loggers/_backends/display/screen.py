@@ -58,7 +58,8 @@ class _Screen:
                 raise BrokenPipeError  # rich would end the program
 
         # Names of keys and runs are text: `[red]` in one is no markup, and `:tada:` no picture.
-        console = Terminal(file=file, markup=False, emoji=False)
+        # Rich would use widgets in a notebook.
+        console = Terminal(file=file, markup=False, emoji=False, force_jupyter=False)
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
 

@@ -1,0 +1,87 @@
+"""What a live display shows as a table: the same rows and columns, whoever draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lox.loggers._backends.display.board import Board
+from lox.loggers._backends.display.numbers import short, whole
+from lox.loggers._delivery.failures import records_phrase
+
+# Up to so many runs have a row each; with more, a row is a key, with its mean and range over the runs.
+MAX_ROWS = 12
+_MAX_KEY_COLUMNS = 3
+
+
+class Column(NamedTuple):
+    name: str = ""
+    is_key: bool = False
+    """Whether its name, or in the first column its text, is that of a key."""
+    only_course: bool = False
+    """Whether there are courses in it and nothing else."""
+
+
+class Value(NamedTuple):
+    text: str = ""
+    course: Sequence[float] = ()
+    """How the value went."""
+
+
+class Sheet(NamedTuple):
+    title: str
+    config: str
+    progress: str
+    """How far the runs are, and how fast."""
+    columns: list[Column]
+    rows: list[list[Value]]
+
+
+def sheet_of(board: Board) -> Sheet:
+    """A row for each key of one run, for each of a few runs, or for each key over many runs."""
+    if len(board.runs) == 1:
+        return _of_keys(board)
+    if len(board.runs) <= MAX_ROWS and len(board.metrics()) <= _MAX_KEY_COLUMNS:
+        return _of_runs(board)
+    return _over_runs(board)
+
+
+def _of_keys(board: Board) -> Sheet:
+    (run,) = board.runs.values()
+    columns = [Column("key", is_key=True), Column("latest"), Column(only_course=True)]
+    rows = [
+        [Value(key), Value(short(value)), Value(course=run.history[key].numbers())] for key, value in run.latest.items()
+    ]
+    return _sheet(run.name, board, columns, rows)
+
+
+def _of_runs(board: Board) -> Sheet:
+    keys, axes, names = board.metrics(), board.axes(), board.short_names()
+    columns = [Column("run"), *map(Column, axes), *(Column(key, is_key=True) for key in keys), Column("/s")]
+    rows = []
+    for run in board.runs.values():
+        steps = [Value(whole(run.steps[axis])) if axis in run.steps else Value() for axis in axes]
+        values = [
+            Value(short(run.latest[key]), run.history[key].numbers()) if key in run.latest else Value() for key in keys
+        ]
+        rows.append([Value(names[run.name]), *steps, *values, Value(short(run.rate()))])
+    return _sheet(f"{len(board.runs)} runs", board, columns, rows)
+
+
+def _over_runs(board: Board) -> Sheet:
+    columns = [Column("key", is_key=True), *map(Column, ("mean", "min", "max")), Column(only_course=True)]
+    rows = []
+    for key in board.metrics():
+        latest = board.latest(key)
+        numbers = [Value(short(float(number))) for number in (latest.mean(), latest.min(), latest.max())]
+        rows.append([Value(key), *numbers, Value(course=board.history(key).tolist())])
+    return _sheet(f"{len(board.runs)} runs", board, columns, rows)
+
+
+def _sheet(title: str, board: Board, columns: list[Column], rows: list[list[Value]]) -> Sheet:
+    steps = []
+    for axis in board.axes():
+        low, high = board.step_range(axis)
+        steps.append(f"{axis} {whole(low)}" if low == high else f"{axis} {whole(low)}..{whole(high)}")
+    progress = ", ".join([*steps, records_phrase(board.records()), f"{short(board.rate())}/s"])
+    return Sheet(title, board.config(), progress, columns, rows)
