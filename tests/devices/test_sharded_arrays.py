@@ -136,6 +136,22 @@ def test_order_cannot_be_promised_on_several_devices(split):
         arriving(jax.jit(train), jnp.ones(4), split, ordered=True)
 
 
+def test_a_part_of_a_program_that_leaves_shardings_to_the_compiler():
+    explicit = mesh(AxisType.Explicit, d=8)
+
+    def f(x):
+        total = jax.sharding.auto_axes(lambda x: jnp.cumsum(x)[::2], out_sharding=P())(x)
+        lox.log({"total": total})
+        return total
+
+    with jax.set_mesh(explicit):
+        x = put(jnp.arange(16.0), explicit, P("d"))
+        for fun in (f, jax.jit(f)):
+            out, logs = lox.spool(fun)(x)
+            np.testing.assert_array_equal(out, f(x))
+            np.testing.assert_array_equal(logs["total"], f(x))
+
+
 def test_lanes_that_are_split_between_devices():
     devices = mesh(d=8)
 

@@ -99,7 +99,9 @@ class EagerProgram:
                 places[var] = len(places)
             dead = [places[var] for var in last_used.get(i, ()) if var not in kept]
             dead += [places[var] for var in eqn.outvars if var not in last_use and var not in kept]
-            self._steps.append((_compiled(eqn, kept), inputs, [places[var] for var in eqn.outvars], dead))
+            self._steps.append(
+                (_in_its_mesh(eqn, _compiled(eqn, kept)), inputs, [places[var] for var in eqn.outvars], dead)
+            )
         self._outs: list[Any] = [atom.val if isinstance(atom, compat.Literal) else None for atom in body.outvars]
         self._out_places = [None if isinstance(atom, compat.Literal) else places[atom] for atom in body.outvars]
         self._size = len(places)
@@ -116,6 +118,19 @@ class EagerProgram:
             literal if place is None else values[place]
             for literal, place in zip(self._outs, self._out_places, strict=True)
         ]
+
+
+def _in_its_mesh(eqn: Any, run: Callable[..., Sequence[Array]]) -> Callable[..., Sequence[Array]]:
+    """An equation can have a mesh whose axes are of another type than those around (``jax.sharding.auto_axes``), and then
+    what is jitted for it has to be traced in that mesh."""
+    if not compat.has_mesh(eqn):
+        return run
+
+    def inside(*variables: Array) -> Sequence[Array]:
+        with eqn.ctx.manager:
+            return run(*variables)
+
+    return inside
 
 
 def _compiled(eqn: Any, kept: set[Any]) -> Callable[..., Sequence[Array]]:

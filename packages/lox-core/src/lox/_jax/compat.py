@@ -192,6 +192,12 @@ def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+def has_mesh(eqn: Any) -> bool:
+    """Whether an equation was traced in the context of a mesh."""
+    mesh = eqn.ctx.cur_abstract_mesh
+    return mesh is not None and not mesh.empty
+
+
 def placements(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple[Any, ...]:
     """Where and how values are to lie, as ``jax.jit`` takes it; None where nobody said so."""
     placed = [None if sharding is _UNSPECIFIED else sharding for sharding in shardings]
