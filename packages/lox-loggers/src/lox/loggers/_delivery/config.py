@@ -31,13 +31,13 @@ class ConfigTemplate:
 
     def fill(self, arrays: Mapping[int, np.ndarray], lane: tuple[int, ...]) -> dict[str, Any]:
         """The config of one lane, with the arrays as they reached the host."""
-        config: dict[str, Any] = _filled(self._template, {i: np.asarray(array[lane]) for i, array in arrays.items()})
+        config: dict[str, Any] = filled(self._template, {i: np.asarray(array[lane]) for i, array in arrays.items()})
         return config
 
     def sample(self) -> dict[str, Any]:
         """A config of the same form, with zeros for the arrays."""
         zeros = {i: np.zeros(array.shape, array.dtype) for i, array in self.arrays.items()}
-        config: dict[str, Any] = _filled(self._template, zeros)
+        config: dict[str, Any] = filled(self._template, zeros)
         return config
 
     def _without_arrays(self, value: Any, path: str) -> Any:
@@ -45,10 +45,10 @@ class ConfigTemplate:
         stay what they are. Under `vmap`, what differs between the lanes is JAX's."""
         if isinstance(value, jax.Array):
             self.arrays[len(self.arrays)] = jax.random.key_data(value) if _is_key(value) else value
-            return _Gap(len(self.arrays) - 1)
+            return Gap(len(self.arrays) - 1)
         if type(value) in (list, tuple):
             return type(value)(self._without_arrays(item, f"{path}[{i}]") for i, item in enumerate(value))
-        if (fields := _fields(value)) is not None:
+        if (fields := fields_of(value)) is not None:
             for name in fields:
                 if not isinstance(name, str):
                     raise LoggerOptionError(f"{self._owner}: the names in a config are str; {path} has {name!r}")
@@ -60,19 +60,22 @@ class ConfigTemplate:
         )
 
 
-class _Gap(NamedTuple):
+class Gap(NamedTuple):
+    """Where an array was, and which."""
+
     place: int
 
 
-def _filled(template: Any, arrays: Mapping[int, np.ndarray]) -> Any:
-    if isinstance(template, _Gap):
+def filled(template: Any, arrays: Mapping[int, Any]) -> Any:
+    """A template with arrays in the place of its gaps."""
+    if isinstance(template, Gap):
         return arrays[template.place]
     if isinstance(template, dict):
-        return {name: _filled(item, arrays) for name, item in template.items()}
-    return type(template)(_filled(item, arrays) for item in template) if type(template) in (list, tuple) else template
+        return {name: filled(item, arrays) for name, item in template.items()}
+    return type(template)(filled(item, arrays) for item in template) if type(template) in (list, tuple) else template
 
 
-def _fields(value: Any) -> Mapping[Any, Any] | None:
+def fields_of(value: Any) -> Mapping[Any, Any] | None:
     """What a value holds by name; None if it holds nothing."""
     if isinstance(value, Mapping):
         return value

@@ -228,7 +228,7 @@ class Logger(abc.ABC):
 
         config: what makes the run particular, such as its hyperparameters: numbers, text, None, arrays, and lists and
         mappings of these. Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets
-        its own.
+        its own. `jax.vmap` and `jax.jit` take no text in a dict: give them `lox.loggers.Config(lr=rates, env="CartPole")`.
         """
         self.__ready()
         words, impl = words_of_key(key)
