@@ -5,9 +5,11 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import lox
+from lox.loggers import Histogram
 from tests.devices.meshes import mesh, on_each, put
 
 LINE = mesh(d=8)
@@ -101,3 +103,18 @@ def test_the_reader_of_collectives_sees_a_gather():
         return jax.lax.with_sharding_constraint(xs, jax.sharding.NamedSharding(LINE, P()))
 
     assert [kind for _, kind in collectives(gathered, *data())] == ["all-gather"]
+
+
+def test_a_histogram_of_a_split_array_is_counted_where_it_lies():
+    """Each of four devices counts its part, and the counts are added up: the values stay where they are."""
+    four = mesh(a=2, b=2)
+    for spec in (P("a", "b"), P(("a", "b")), P(None, "b"), P("b", "a")):
+        x = jax.ShapeDtypeStruct((64, 32), jnp.float32, sharding=NamedSharding(four, spec))
+
+        def histogram(x):
+            lox.log({"h": Histogram(x, 20, (-3, 3))})
+            return x
+
+        found = collectives(lox.spool(histogram), x)
+        assert {name for _, name in found} == {"all-reduce"}, (spec, found)
+        assert all(shape.startswith("s32[24]") for shape, _ in found), (spec, found)

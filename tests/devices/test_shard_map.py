@@ -1,5 +1,7 @@
 """`shard_map` and `pmap`: each device has records of its own, and the mesh axes lead."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import lox
+from lox.loggers import Histogram
 from tests.devices.meshes import arriving, both_ways, mesh, on_each, put, shapes
 
 LINE, GRID = mesh(d=8), mesh(a=4, b=2)
@@ -382,3 +385,30 @@ def test_taps_of_several_marks_where_some_axes_are_left_to_the_compiler(kind, ma
             for record in records:
                 (value,) = record.values()
                 np.testing.assert_array_equal(value, np.arange(16.0).reshape(4, 2, 2))
+
+
+def test_devices_count_their_parts_of_a_histogram(line):
+    def counted(x):
+        mine = Histogram(x, 4, (0, 16))
+        lox.log({"mine": mine, "all": jax.lax.psum(mine, "d")})
+        return x
+
+    for fun in both_ways(line(counted)):
+        _, logs = lox.spool(fun)(X)
+        assert logs["mine"].counts.shape == (8, 4)
+        assert logs["mine"].sum().counts.tolist() == [4, 4, 4, 4]
+        assert logs["all"].counts.tolist() == [[4, 4, 4, 4]] * 8
+
+
+@pytest.mark.parametrize("in_context", [True, False])
+def test_a_histogram_of_an_array_whose_type_has_a_sharding(in_context):
+    explicit = mesh(AxisType.Explicit, d=4)
+    x = put(X, explicit, P("d"))
+
+    def counted(x):
+        lox.log({"h": Histogram(x, 4, (0, 16))})
+        return x
+
+    with jax.set_mesh(explicit) if in_context else contextlib.nullcontext():
+        for fun in both_ways(counted):
+            assert lox.spool(fun)(x)[1]["h"].counts.tolist() == [4, 4, 4, 4]

@@ -16,7 +16,8 @@ PUBLIC = {
         LoxError Reducer __version__ find_nonfinite log log_grad logdict nolog probe spool tap
     """,
     "lox.loggers": """
-        Backend ConsoleLogger CsvLogger DuplicateLoggerError JsonlLogger LaneWriter Logger LoggerClosedError LoggerLoadError
+        Backend Config ConsoleLogger CsvLogger DuplicateLoggerError Histogram JsonlLogger LaneWriter Logger LoggerClosedError
+        LoggerLoadError
         LoggerNotFoundError LoggerOptionError LoggerState LoggerStateError LoggerWarning MemoryLogger MultiLogger
         ProgressLogger Reader ReaderError RecordError Recording Run RunExistsError RunFormatError RunLock Runs SaveLogger
         StoredRun UnreadableRunsError Writer available create get load
@@ -43,6 +44,9 @@ SIGNATURES = {
     "lox.loggers.Runs.stack": "self pad",
     "lox.loggers.Runs.to_pandas": "self",
     "lox.loggers.Runs.plot": "self keys by axis center band each smooth log",
+    "lox.loggers.Histogram": "values bins range",
+    "lox.loggers.Histogram.sum": "self axis",
+    "lox.loggers.Histogram.describe": "self",
     "lox.loggers.Logger": "if_exists on_error processes queue_size close_timeout name time",
     "lox.loggers.Logger.init": "self key config",
     "lox.loggers.Logger.spool": "self fun state options",

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lox.loggers import Histogram
 from lox.loggers.kinds import KindError
 from tests.wandb.offline import file_of, rows
 
@@ -128,3 +129,23 @@ def test_values_that_cannot_be_shown(make, value, kind, message):
     with pytest.raises(KindError) as caught:
         logger.flush()
     assert message in str(caught.value)
+
+
+def test_what_was_counted_on_the_device_is_a_histogram(logged):
+    edges = [0.0, 0.5, 1.0, 2.0, 4.0]
+    row, _ = logged(
+        {"w": Histogram(jnp.array([0.6, 0.7, 1.5, -1.0, 9.0, jnp.nan]), edges), "none": Histogram([-1], edges)}
+    )
+    assert row["w"] == {"_type": "histogram", "values": [2, 1], "bins": [0.5, 1.0, 2.0]}
+    assert (row["w/below"], row["w/above"], row["w/nonfinite"]) == (1, 1, 1)
+    assert "none" not in row
+    assert row["none/below"] == 1
+
+
+def test_more_bins_than_wandb_has_room_for_are_put_together(logged):
+    values = np.random.default_rng(0).uniform(0, 1, 5000).astype(np.float32)
+    row, _ = logged({"w": Histogram(jnp.asarray(values), 1300, (0, 1))})
+    counts, edges = np.asarray(row["w"]["values"]), np.asarray(row["w"]["bins"])
+    assert len(counts) <= 512
+    assert len(edges) == len(counts) + 1
+    np.testing.assert_array_equal(counts, np.histogram(values.astype(np.float64), edges)[0])

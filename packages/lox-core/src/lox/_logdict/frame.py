@@ -10,6 +10,7 @@ import numpy as np
 from lox._errors import LogTypeError
 from lox._logdict.lanes import lane_axes, lanes_of
 from lox._logdict.sequence import labels_of
+from lox._logdict.summary import summarized
 
 if TYPE_CHECKING:
     from lox._logdict.mapping import logdict
@@ -88,7 +89,7 @@ def _share_steps(table: logdict, axes: tuple[str, ...], keys: list[str]) -> bool
 
 def _leaves(key: str, value: Any) -> list[tuple[str, Any]]:
     named = []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(summarized(value))[0]:
         name = "/".join([key, jax.tree_util.keystr(path, simple=True, separator="/")]) if path else key
         named.append((name, _column(leaf) if leaf.ndim == 1 else list(leaf)))
     return named

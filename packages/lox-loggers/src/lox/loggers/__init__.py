@@ -13,6 +13,7 @@ from lox.loggers._delivery.run import LaneWriter as LaneWriter
 from lox.loggers._delivery.run import LoggerState as LoggerState
 from lox.loggers._delivery.run import Run as Run
 from lox.loggers._delivery.run import Writer as Writer
+from lox.loggers._delivery.static import Config as Config
 from lox.loggers._errors import DuplicateLoggerError as DuplicateLoggerError
 from lox.loggers._errors import LoggerClosedError as LoggerClosedError
 from lox.loggers._errors import LoggerLoadError as LoggerLoadError
@@ -25,6 +26,7 @@ from lox.loggers._errors import RecordError as RecordError
 from lox.loggers._errors import RunExistsError as RunExistsError
 from lox.loggers._errors import RunFormatError as RunFormatError
 from lox.loggers._errors import UnreadableRunsError as UnreadableRunsError
+from lox.loggers._histogram import Histogram as Histogram
 from lox.loggers._readers.load import load as load
 from lox.loggers._readers.reader import Reader as Reader
 from lox.loggers._readers.reader import Recording as Recording

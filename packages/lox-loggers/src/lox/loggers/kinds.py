@@ -6,7 +6,8 @@ A backend that shows more than numbers takes `kinds=`, a mapping from key patter
 
 Patterns are those of `fnmatch`. The first one that matches the full name of a value, or the key it was logged
 under, decides. What no pattern matches is a scalar if it has rank 0, text if it holds strings, and a histogram
-otherwise.
+otherwise. A `lox.loggers.Histogram` is binned: a backend gets it as it is, or, if it does not support that kind, the
+scalars that sum it up (`name/mean`, `name/std`, ...).
 
 `Kinds.columns(logs)` turns the logs of one `write` into flat columns that a backend can write without looking at
 types again:
@@ -28,8 +29,9 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from lox import LoxError
+from lox.loggers._histogram import Histogram
 
-KINDS = ("scalar", "histogram", "image", "text", "audio", "video", "table", "hparams", "skip")
+KINDS = ("scalar", "histogram", "binned", "image", "text", "audio", "video", "table", "hparams", "skip")
 """Every kind there is. A backend supports some of them, and always `"skip"`, which leaves a key out."""
 
 # The whole nested value is one thing, so its leaves are not columns of their own.
@@ -54,7 +56,8 @@ class Column(NamedTuple):
     """The key it was logged under, which knows its steps: `logs.steps[axis][key]`."""
     kind: str
     values: Any
-    """A numpy array of bool, int, float or str; for the kind `"table"` the nested value as it was logged."""
+    """A numpy array of bool, int, float or str; for the kind `"table"` the nested value as it was logged, and for the kind
+    `"binned"` a `lox.loggers.Histogram` of arrays."""
 
 
 class Kinds:
@@ -68,6 +71,7 @@ class Kinds:
             )
         self.patterns = dict(patterns or {})
         self._backend = backend
+        self._shows_binned = "binned" in supported
         self._known: dict[tuple[str, str | None], str | None] = {}
         allowed = [kind for kind in KINDS if kind in supported or kind == "skip"]
         for pattern, kind in self.patterns.items():
@@ -124,10 +128,17 @@ class Kinds:
         if self.of(key) in _WHOLE:
             yield Column(key, key, "table", value)
             return
-        for name, leaf in flatten(key, value):
+        for name, leaf in _parts(key, value):
             kind = self.of(name, key)
             if kind == "skip":
                 continue
+            if isinstance(leaf, Histogram):
+                yield from self._binned(name, key, kind, leaf)
+                continue
+            if kind == "binned":
+                raise KindTypeError(
+                    f"{self._backend}: {name!r} is not a lox.loggers.Histogram, so it cannot be 'binned'."
+                )
             if kind in _WHOLE:
                 yield Column(name, key, "table", leaf)
                 continue
@@ -138,23 +149,42 @@ class Kinds:
                     raise KindTypeError(f"{self._backend}: {name!r} holds strings, which cannot be the kind {kind!r}.")
                 yield from _by_rank(column)
 
+    def _binned(self, name: str, key: str, kind: str | None, value: Histogram) -> Iterator[Column]:
+        if kind not in (None, "binned", "histogram", "scalar"):
+            raise KindTypeError(
+                f"{self._backend}: {name!r} is a lox.loggers.Histogram, which cannot be the kind {kind!r}."
+            )
+        if self._shows_binned and kind != "scalar":
+            devices = tuple(range(1, np.ndim(value.below)))  # of a shard_map: each has counted its part
+            yield Column(name, key, "binned", value.sum(devices))
+            return
+        for statistic, column in value.describe().items():
+            if (part := self.of(f"{name}/{statistic}")) != "skip":
+                yield Column(f"{name}/{statistic}", key, part or "scalar", column)
+
 
 def flatten(key: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
     """The leaves of one logged value, each named `key/leaf`; a value that is one array keeps the key's name.
 
     No two leaves have one name: where they would, as in `{"a/b": 1, "a": {"b": 2}}`, that is a KindError.
     """
+    return _parts(key, value, histograms=False)
+
+
+def _parts(key: str, value: Any, histograms: bool = True) -> Iterator[tuple[str, Any]]:
+    """The leaves of one logged value by name. A histogram can be one, or be taken apart."""
     if isinstance(value, np.ndarray):
         yield key, value
         return
     # Only the structure is looked at here: no array is computed with, so this is safe on any thread.
     named: set[str] = set()
-    for path, leaf in tree_flatten_with_path(value)[0]:
+    is_leaf = (lambda part: isinstance(part, Histogram)) if histograms else None
+    for path, leaf in tree_flatten_with_path(value, is_leaf=is_leaf)[0]:
         name = f"{key}/{keystr(path, simple=True, separator='/')}" if path else key
         if name in named:
             raise KindError(f"the key {key!r} holds two values named {name!r}; rename one of them.")
         named.add(name)
-        yield name, np.asarray(leaf)
+        yield name, leaf if isinstance(leaf, Histogram) else np.asarray(leaf)
 
 
 def plain(values: np.ndarray, name: str, backend: str, hint: str = "Log numbers, or text.") -> np.ndarray:

@@ -18,13 +18,14 @@ from lox.tensorboard._lanes import LaneEncoder
 from lox.tensorboard._values import BACKEND
 from lox.tensorboard._writer import TensorBoardWriter
 
-SUPPORTED_KINDS = ("scalar", "histogram", "image", "text", "audio", "hparams")
+SUPPORTED_KINDS = ("scalar", "histogram", "binned", "image", "text", "audio", "hparams")
 
 
 class TensorBoardLogger(Logger):
     """Logs to TensorBoard: each run is a folder below `path`.
 
-    Scalars are shown as scalars, arrays as histograms, strings as text, and nested values as `key/leaf`.
+    Scalars are shown as scalars, arrays and `lox.loggers.Histogram`s as histograms, strings as text, and
+    nested values as `key/leaf`.
 
     Args:
       path: the folder that `tensorboard --logdir` is given. TensorBoard's name for it, `logdir`, works too.

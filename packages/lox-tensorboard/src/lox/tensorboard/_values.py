@@ -8,8 +8,9 @@ import wave
 import numpy as np
 import numpy.typing as npt
 from tensorboardX import summary
-from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.proto.summary_pb2 import HistogramProto, Summary
 
+from lox.loggers import Histogram
 from lox.loggers.kinds import Column, KindError, decode_text
 
 Array = npt.NDArray[np.generic]
@@ -32,6 +33,8 @@ class ValueEncoder:
             return [_scalar(column.name, value)]
         if column.kind == "histogram":
             return _histogram(column.name, value)
+        if column.kind == "binned":
+            return _binned(column.name, value)
         if column.kind == "image":
             return [self._image(column.name, value)]
         if column.kind == "audio":
@@ -96,6 +99,26 @@ def _histogram(name: str, value: Array) -> list[Summary.Value]:
         # They have no place in a histogram; a curve of how many there are shows when they began.
         shown.append(_scalar(f"{name}/nonfinite", np.asarray(numbers.size - finite.size)))
     return shown
+
+
+def _binned(name: str, value: Histogram) -> list[Summary.Value]:
+    counts, edges = value.filled()
+    shown = []
+    if len(counts):
+        middles = (edges[:-1] + edges[1:]) / 2
+        proto = HistogramProto(
+            min=edges[0],
+            max=edges[-1],
+            num=counts.sum(),
+            sum=counts @ middles,
+            sum_squares=counts @ middles**2,
+            bucket_limit=edges[1:],  # TensorBoard takes the least value for the left end of the first bucket
+            bucket=counts,
+        )
+        shown.append(Summary.Value(tag=name, histo=proto))
+    # What has no place in it, as curves.
+    apart = {"below": value.below, "above": value.above, "nonfinite": value.nan + value.inf}
+    return shown + [_scalar(f"{name}/{what}", np.asarray(number)) for what, number in apart.items() if number]
 
 
 def _as_pixels(name: str, value: Array, check: bool) -> npt.NDArray[np.uint8]:

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import wandb
 
+from lox.loggers import Histogram
 from lox.loggers.kinds import Column, KindError, decode_text, flatten
 from lox.wandb._errors import BACKEND
 from lox.wandb._media import MediaEncoder, make
 
-SUPPORTED_KINDS = ("scalar", "histogram", "image", "text", "audio", "video", "table", "hparams")
+SUPPORTED_KINDS = ("scalar", "histogram", "binned", "image", "text", "audio", "video", "table", "hparams")
 _BINS = 64
+_MOST_BINS = wandb.Histogram.MAX_LENGTH
 
 Values = list[Any]
 
@@ -31,6 +33,8 @@ class ValueEncoder:
             return {name: _tables(name, values)}
         if kind == "histogram":
             return _histograms(name, values)
+        if kind == "binned":
+            return _binned(name, values)
         if kind == "text":
             return {name: [decode_text(np.asarray(record), name, BACKEND) for record in values]}
         encode = getattr(self._media, kind)
@@ -64,6 +68,25 @@ def _histogram(numbers: np.ndarray) -> wandb.Histogram:
         edges = np.array([np.nextafter(low, -np.inf), np.nextafter(high, np.inf)])
     counts, edges = np.histogram(numbers, bins=edges)
     return wandb.Histogram(np_histogram=(counts, edges))
+
+
+def _binned(name: str, values: Histogram) -> dict[str, Values]:
+    columns: dict[str, Values] = {name: [_wandb_histogram(values[record]) for record in range(len(values))]}
+    # What has no place in them, as curves.
+    apart = {"below": values.below, "above": values.above, "nonfinite": values.nan + values.inf}
+    for what, numbers in apart.items():
+        if numbers.any():
+            columns[f"{name}/{what}"] = [number or None for number in numbers.tolist()]
+    return columns
+
+
+def _wandb_histogram(value: Histogram) -> wandb.Histogram | None:
+    counts, edges = value.filled()
+    if not len(counts):
+        return None
+    together = -(-len(counts) // _MOST_BINS)  # bins that become one, because wandb has room for so many only
+    starts = np.arange(0, len(counts), together)
+    return wandb.Histogram(np_histogram=(np.add.reduceat(counts, starts), np.append(edges[:-1][starts], edges[-1])))
 
 
 def _tables(name: str, value: Any) -> Values:

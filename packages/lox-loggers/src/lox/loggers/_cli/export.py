@@ -11,6 +11,7 @@ from typing import IO, Any
 import jax
 import numpy as np
 
+from lox._logdict.summary import summarized
 from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.rows import Row, rows
 from lox.loggers._cli.selection import Chosen, Selection, choose
@@ -50,7 +51,10 @@ def _rows(chosen: Chosen) -> Iterator[Row]:
                 head[labels[key]] = value
             records = chosen.wanted.choose(logs.filter(lambda key, runs=runs: key not in runs.constants))
             # Memory-mapped and key arrays alike become plain numpy here.
-            table = rows(jax.tree_util.tree_map(_to_numpy, records), legend)
+            plain = jax.tree_util.tree_map(_to_numpy, records)
+            for key in plain:
+                dict.__setitem__(plain, key, summarized(plain[key]))  # its steps stay
+            table = rows(chosen.wanted.choose(plain), legend)
             yield from [{**head, **row} for row in table] or [head]
 
 

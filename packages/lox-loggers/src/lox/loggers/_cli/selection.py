@@ -73,11 +73,12 @@ def _read(path: Path, readers: Mapping[str, Reader], wanted: Keys) -> Readable:
 
 def _check_keys(selection: Selection, experiments: Mapping[str, Runs], wanted: Keys, reading: Keys) -> None:
     kept = {
-        _tree.label(key, path)
+        name
         for runs in experiments.values()
         for logs in runs.values()
         for key in logs
         for path, _ in _tree.leaves_of(logs[key])
+        for name in _tree.names_of(key, path)
     }
     there = sorted({*kept, *reading.seen})
     matching = [label for label in there if wanted(label)]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import lox
+from lox._logdict.summary import summarized
 from lox.loggers import _tree
 
 Array = npt.NDArray[np.float64]
@@ -29,7 +30,7 @@ class Column(NamedTuple):
 def numeric_columns(logs: lox.logdict, key: str) -> Iterator[Column]:
     """The leaves of a key that hold numbers. Text and PRNG keys have none."""
     value = logs[key]
-    leaves = [((), value)] if isinstance(value, np.ndarray) else _tree.leaves_of(value)
+    leaves = [((), value)] if isinstance(value, np.ndarray) else _tree.leaves_of(summarized(value))
     for path, leaf in leaves:
         if (numbers := as_numbers(leaf)) is not None:
             yield Column(_tree.label(key, path), numbers, leaf.shape[1:])

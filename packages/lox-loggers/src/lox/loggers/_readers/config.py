@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import lox
+from lox._logdict.summary import has_summary
 from lox.loggers import _tree
 from lox.loggers._backends.text.python_values import to_python
 
@@ -29,6 +30,8 @@ def constants(runs: Mapping[str, lox.logdict]) -> set[str]:
 
 
 def _is_one_value(value: Any) -> bool:
+    if any(map(has_summary, jax.tree_util.tree_leaves(value, is_leaf=has_summary))):
+        return False
     for leaf in jax.tree_util.tree_leaves(value):
         rows = len(leaf)
         if rows > 1 and (not isinstance(leaf, np.ndarray) or leaf.size > _MOST_NUMBERS * rows):

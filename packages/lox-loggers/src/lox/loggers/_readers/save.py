@@ -36,7 +36,7 @@ def _logs(folder: Path, manifest: Manifest, wanted: Wanted) -> lox.logdict:
     data: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
     for key, info in manifest.logs.items():
-        values = [column for column in info.values if wanted(_tree.label(key, column.path))]
+        values = [column for column in info.values if any([*map(wanted, _tree.names_of(key, column.path))])]
         if not values:
             continue
         block = load_block(folder, KeyInfo(values, info.steps))

@@ -50,7 +50,10 @@ class Keys:
         if self.patterns == ["*"]:
             return logs
         leaves = {key: _tree.leaves_of(logs[key]) for key in logs}
-        kept = {key: [leaf for leaf in of_key if self(_tree.label(key, leaf[0]))] for key, of_key in leaves.items()}
+        kept = {
+            key: [leaf for leaf in of_key if any([*map(self, _tree.names_of(key, leaf[0]))])]
+            for key, of_key in leaves.items()
+        }
         chosen = logs.filter(lambda key: bool(kept[key]))
         for key in chosen:
             if len(kept[key]) < len(leaves[key]):

@@ -125,7 +125,7 @@ def _logs(rows: Sequence[Row], legend: Legend, wanted: Wanted, left_out: dict[st
             places.setdefault(label, []).append(number)
     leaves: dict[str, list[tuple[_tree.Path, str]]] = {}
     for (key, path), label in legend.leaves.items():
-        if label in places and wanted(_tree.label(key, path)):
+        if label in places and any([*map(wanted, _tree.names_of(key, path))]):
             leaves.setdefault(key, []).append((path, label))
     total = {key: sum(of == key for of, _ in legend.leaves) for key in leaves}
     for key, of_key in leaves.items():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import lox
+from lox._logdict.summary import summarized
 from lox.loggers import _tree
 from lox.loggers._backends.display.numbers import as_float, short
 from lox.loggers._delivery.names import short_names
@@ -91,7 +92,7 @@ class RunBoard:
         stepped = {key for by_key in logs.steps.values() for key in by_key}
         for key, value in logs.items():
             once = self._counts[key] == 1 and key not in stepped
-            for path, column in _tree.leaves_of(value):
+            for path, column in _tree.leaves_of(summarized(value)):
                 if len(column) and (latest := as_float(column[-1])) is not None:
                     name = printable(_tree.label(key, path))
                     (self.hyperparameters.add if once else self.hyperparameters.discard)(name)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lox.loggers import _tree
 from lox.loggers._backends.save import dtypes, names
 from lox.loggers._backends.save.manifest import FILE, FileInfo, KeyInfo
 from lox.loggers._backends.save.npy import NpyFile, load_rows
@@ -151,6 +152,6 @@ def _load_column(folder: Path, column: FileInfo) -> np.ndarray:
 
 def _describe(names: Iterable[Any]) -> str:
     names = list(names)
-    leaves = ["".join(f"[{part!r}]" for _, part in name) or "one array" for name in names if not isinstance(name, str)]
+    leaves = [_tree.describe_path(name) for name in names if not isinstance(name, str)]
     axes = [name for name in names if isinstance(name, str)]
     return f"{', '.join(leaves)} with {'steps ' + ', '.join(axes) if axes else 'no steps'}"
