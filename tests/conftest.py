@@ -9,8 +9,19 @@ os.environ.pop("LOX_LOGGERS", None)  # what create() means shall not depend on w
 import hypothesis
 import jax
 
+# The code generator that XLA for the CPU has by default takes twice as long over programs as small as those of tests. The
+# other one is there up to JAX 0.10, so newer versions are tested with the default; XLA_FLAGS="" says the default here too.
+_flags = os.environ.get("XLA_FLAGS")
+if _flags is None and jax.__version_info__ < (0, 11):
+    os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
+
 # Enough for a 4 x 2 mesh. Not through XLA_FLAGS: processes that tests start shall see the machine as it is.
 jax.config.update("jax_num_cpu_devices", 8)
+
+# XLA reads its flags when it starts. They are not for the processes that tests start, which may have another JAX.
+jax.devices()
+if _flags is None:
+    os.environ.pop("XLA_FLAGS", None)
 
 # Settings of JAX under which all tests run: LOX_TEST_JAX_FLAGS=jax_remat3,jax_custom_vjp3
 for flag in filter(None, os.environ.get("LOX_TEST_JAX_FLAGS", "").split(",")):

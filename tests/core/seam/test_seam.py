@@ -3,6 +3,7 @@ never notice."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import json
 import os
@@ -14,7 +15,6 @@ import threading
 from typing import Any
 
 import jax
-import pytest
 
 import lox
 from lox._jax import backports, compat
@@ -23,7 +23,6 @@ ROOT = pathlib.Path(__file__).parents[3]
 NEEDED = [port for port in backports.BACKPORTS if port.is_needed()]
 
 
-@functools.cache
 def run(name: str, *arguments: str) -> Any:
     """What a script of ``in_process`` prints, in a fresh process."""
     command = [sys.executable, "-m", "tests.core.seam.in_process", name, *arguments]
@@ -43,48 +42,49 @@ def places(ports: list[backports.Backport]) -> set[str]:
     }
 
 
-def test_importing_lox_and_its_loggers_changes_nothing_in_jax():
-    new, gone, changed = run("changed_places")["import"]
+def test_importing_lox_and_its_loggers_changes_nothing_in_jax_and_using_it_what_the_table_says():
+    found = run("changed_places")
+    new, gone, changed = found["import"]
     assert gone == changed == []
     # The rules of lox's own primitives are entered in JAX's tables, as anybody's are.
     assert new
     assert all(re.search(r"\[lox_\w+\]$", place) for place in new)
 
-
-def test_using_lox_changes_what_the_table_says():
-    new, gone, changed = run("changed_places")["use"]
+    new, gone, changed = found["use"]
     assert gone == []
     # Modules of JAX share their tables: jax.interpreters has some of jax._src.interpreters.
     assert {place.replace("jax.interpreters", "jax._src.interpreters") for place in changed} == places(NEEDED)
     assert any("LogEffect" in place for place in new)
 
 
-@pytest.mark.parametrize("port", NEEDED, ids=lambda port: port.name)
-def test_a_jax_without_a_place_is_an_error_at_the_first_mark_that_says_so(port):
-    result = run("without_a_place")[port.name]
-    unmarked, *marked = result["said"]
-    assert unmarked == 2.0
-    for message in marked:
-        assert message.startswith(
-            f"IncompatibleJaxError: lox: JAX {jax.__version__} has no {port.place}, which lox needs"
-        )
-        assert f"lox was tested with JAX {', '.join(compat.TESTED_JAX)}" in message
-    assert result["changed"] == []  # all or nothing
+def test_a_jax_without_a_place_is_an_error_at_the_first_mark_that_says_so():
+    results = run("without_a_place")
+    for port in NEEDED:
+        unmarked, *marked = results[port.name]["said"]
+        assert unmarked == 2.0
+        for message in marked:
+            assert message.startswith(
+                f"IncompatibleJaxError: lox: JAX {jax.__version__} has no {port.place}, which lox needs"
+            )
+            assert f"lox was tested with JAX {', '.join(compat.TESTED_JAX)}" in message
+        assert results[port.name]["changed"] == []  # all or nothing
 
 
-@pytest.mark.parametrize("lox_is", ["imported", "used"])
-def test_a_program_without_marks_is_the_same_with_and_without_lox(lox_is):
-    expected, found = run("programs", "absent"), run("programs", lox_is)
+def test_a_program_without_marks_is_the_same_with_and_without_lox():
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        expected, *others = pool.map(functools.partial(run, "programs"), ("absent", "imported", "used"))
     assert len(expected) > 50
-    assert [name for name in expected if found[name] != expected[name]] == []
+    for found in others:
+        assert [name for name in expected if found[name] != expected[name]] == []
 
 
-@pytest.mark.parametrize("port", NEEDED, ids=lambda port: port.name)
-def test_each_backport_is_needed_and_does_what_it_is_for(port):
+def test_each_backport_is_needed_and_does_what_it_is_for():
     """Where this JAX does without one, it goes: give it an ``until``."""
-    found = run("witnesses_without")[port.name]
-    assert found["with"] == found["expected"]
-    assert found["without"] != found["expected"], f"JAX {jax.__version__} no longer needs the backport {port.name!r}"
+    results = run("witnesses_without")
+    for port in NEEDED:
+        found = results[port.name]
+        assert found["with"] == found["expected"], port.name
+        assert found["without"] != found["expected"], f"JAX {jax.__version__} no longer needs {port.name!r}"
 
 
 def test_it_is_installed_once():
