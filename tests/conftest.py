@@ -8,6 +8,7 @@ os.environ.pop("LOX_LOGGERS", None)  # what create() means shall not depend on w
 
 import hypothesis
 import jax
+import pytest
 
 # The code generator that XLA for the CPU has by default takes twice as long over programs as small as those of tests. The
 # other one is there up to JAX 0.10, so newer versions are tested with the default; XLA_FLAGS="" says the default here too.
@@ -30,3 +31,20 @@ for flag in filter(None, os.environ.get("LOX_TEST_JAX_FLAGS", "").split(",")):
 # The first call of anything compiles it, so the time of one example says nothing.
 hypothesis.settings.register_profile("lox", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("lox")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist, which tells its workers what is in which group
+def pytest_collection_modifyitems(items):
+    """Tests that share something that takes long are run by one worker, so that it is made once."""
+    for item in items:
+        if (group := _group(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item):
+    """A program of the corpus, or a fixture of ours that lives longer than a test; None for a test that stands alone."""
+    if "program" in getattr(getattr(item, "callspec", None), "params", {}):
+        return f"{item.path.stem} {item.callspec.params['program']!r}"
+    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {}).values()
+    ours = {each.scope: each.baseid for each, *_ in definitions if each.baseid.startswith("tests/")}
+    return ours.get("session") or ours.get("module")
