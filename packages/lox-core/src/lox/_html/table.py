@@ -19,7 +19,6 @@ _STYLE = """
 .lox.lox{font-size:13px;line-height:1.45;overflow-x:auto;color:inherit}
 .lox.lox table{border-collapse:collapse;border:0;margin:4px 0 2px;font-size:inherit;color:inherit;background:none;\
 font-variant-numeric:tabular-nums;width:auto}
-.lox.lox tr{background:none}
 .lox.lox th,.lox.lox td{border:0;border-bottom:1px solid rgba(128,128,128,.18);padding:2px 10px;height:26px;text-align:right;\
 white-space:nowrap;vertical-align:middle;color:inherit;background:none;max-width:none}
 .lox.lox th{font-weight:600;opacity:.62;border-bottom-color:rgba(128,128,128,.5)}
