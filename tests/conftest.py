@@ -33,9 +33,17 @@ hypothesis.settings.register_profile("lox", deadline=None, suppress_health_check
 hypothesis.settings.load_profile("lox")
 
 
+# Of the programs of the corpus only every fourth, say, where all of them would take too long: LOX_TEST_EVERY=4
+EVERY = int(os.environ.get("LOX_TEST_EVERY", "1"))
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist, which tells its workers what is in which group
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Tests that share something that takes long are run by one worker, so that it is made once."""
+    programs = {program: None for item in items if (program := _program(item)) is not None}
+    left_out = [program for number, program in enumerate(programs) if number % EVERY]
+    config.hook.pytest_deselected(items=[item for item in items if _program(item) in left_out])
+    items[:] = [item for item in items if _program(item) not in left_out]
     for item in items:
         if (group := _group(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(group))
@@ -43,8 +51,14 @@ def pytest_collection_modifyitems(items):
 
 def _group(item):
     """A program of the corpus, or a fixture of ours that lives longer than a test; None for a test that stands alone."""
-    if "program" in getattr(getattr(item, "callspec", None), "params", {}):
-        return f"{item.path.stem} {item.callspec.params['program']!r}"
+    if (program := _program(item)) is not None:
+        return f"{item.path.stem} {program}"
     definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {}).values()
     ours = {each.scope: each.baseid for each, *_ in definitions if each.baseid.startswith("tests/")}
     return ours.get("session") or ours.get("module")
+
+
+def _program(item):
+    """The name of the program of the corpus that a test is about."""
+    program = getattr(getattr(item, "callspec", None), "params", {}).get("program")
+    return getattr(program, "name", None)
