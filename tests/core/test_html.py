@@ -160,6 +160,19 @@ def test_the_size_does_not_grow_with_the_records_or_the_lanes(shape):
     assert len(shown) < 8_000
 
 
+def test_an_array_that_would_take_seconds_is_shown_by_its_type():
+    row = page_of(logdict({"x": np.broadcast_to(np.float32(0), (20_000_000,))}, stacked=["x"])).rows()["x"]
+    assert (row["records"], row["last"], row["mean"]) == ("20000000", "float32[20000000]", "")
+
+
+def test_devices_of_a_shard_map_are_elements_and_no_lanes():
+    steps = np.repeat(np.arange(10), 4).reshape(10, 4)
+    logs = logdict({"x": np.ones((10, 4))}, {"step": {"x": steps}}, stacked=["x"])
+    page = page_of(logs)
+    assert list(page.rows()) == ["x [4]"]
+    assert "lanes" not in page.text
+
+
 def test_bounded_logs_count_all_records_and_show_the_rows_that_are_used():
     def f(n):
         def body(carry):

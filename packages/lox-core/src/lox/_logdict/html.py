@@ -24,7 +24,7 @@ _MOST_ROWS = 40
 _MOST_AXES = 3
 _MOST_ELEMENTS = 6  # of an array that is shown in full
 # A larger array would take seconds to copy from the device and to add up. It is shown by its type.
-_LARGEST = 1 << 27
+_LARGEST = 1 << 24
 _COLUMNS = ("key", "records", Cell("steps", "t"), "last", "mean", "min", "max", "")
 
 
@@ -115,8 +115,7 @@ def _row(logs: logdict, leaf: _Leaf) -> Row:
 
 def _with_statistics(row: Row, records: _Records, numbers: npt.NDArray[Any], steps: dict[str, Any]) -> Row:
     used = records.used
-    with np.errstate(all="ignore"):
-        centers = numbers.reshape(*numbers.shape[:2], -1).mean(2, dtype=np.float64)
+    centers = _centers(numbers)
     there = numbers if used.all() else numbers[used]
     good = np.isfinite(there)
     finite = there if good.all() else there[good]
@@ -129,6 +128,15 @@ def _with_statistics(row: Row, records: _Records, numbers: npt.NDArray[Any], ste
         high=_number_text(finite.max()),
         curve=_curve(centers, used, steps),
     )
+
+
+def _centers(numbers: npt.NDArray[Any]) -> Floats:
+    """One number for each record: of an array, its mean."""
+    if numbers.ndim == 2:
+        return numbers.astype(np.float64)
+    with np.errstate(all="ignore"):
+        means: Floats = numbers.reshape(*numbers.shape[:2], -1).mean(2, dtype=np.float64)
+        return means
 
 
 def _records(logs: logdict, key: str, array: npt.NDArray[Any], count: npt.NDArray[Any]) -> _Records:
@@ -168,13 +176,15 @@ def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
 
 
 def _curve(centers: Floats, used: npt.NDArray[np.bool_], steps: dict[str, Any]) -> Curve | None:
-    values = np.where(used, centers, np.nan)[:, used.any(0)]
+    values = centers if used.all() else np.where(used, centers, np.nan)[:, used.any(0)]
     if values.shape[1] < 2:
         return None
     x = _common_steps(steps, used)
-    order = np.argsort(x, kind="stable")
-    order = order[np.isfinite(x[order])]
-    return over_lanes(x[order], values[:, order])
+    if not (np.diff(x) >= 0).all():  # they go backwards, or some are not finite
+        order = np.argsort(x, kind="stable")
+        order = order[np.isfinite(x[order])]
+        x, values = x[order], values[:, order]
+    return over_lanes(x, values)
 
 
 def _common_steps(steps: dict[str, Any], used: npt.NDArray[np.bool_]) -> Floats:

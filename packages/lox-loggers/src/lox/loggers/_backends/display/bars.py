@@ -170,7 +170,7 @@ class NotebookBars:
         self._output.show(shown, lines, is_waiting=all(bar.compiling for bar in bars))
 
     def close(self) -> None:
-        pass
+        self._output.close()
 
 
 def _cells(bar: Bar) -> list[Cell]:

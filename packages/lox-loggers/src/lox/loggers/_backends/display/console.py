@@ -179,7 +179,7 @@ class _Notebook:
         self._output.show(live_html(board, self._plot), lines.getvalue().rstrip())
 
     def stop(self) -> None:
-        pass
+        self._output.close()
 
 
 def _check_plot(plot: Any) -> tuple[str, ...]:

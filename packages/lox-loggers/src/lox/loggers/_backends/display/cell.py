@@ -1,0 +1,14 @@
+"""What the notebooks say about the cell that runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Cell(NamedTuple):
+    """One execution of a cell."""
+
+    execution: object
+    """Different each time."""
+    name: str
+    """What tells that it is the same cell: its code, or an id."""

@@ -1,0 +1,86 @@
+"""Outputs in marimo.
+
+There, only the thread of a cell and threads that marimo knows can write, so each output has one of those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import queue
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from lox.loggers._backends.display.cell import Cell
+
+_PATIENCE = 5.0  # seconds for the last update
+
+
+def find_marimo() -> Marimo | None:
+    """The marimo notebook that this program runs in. None in scripts, also if they are notebooks of marimo."""
+    marimo = sys.modules.get("marimo")  # a notebook has imported it
+    is_notebook = marimo is not None and hasattr(marimo, "Thread") and marimo.running_in_notebook()
+    return Marimo(marimo) if is_notebook and _execution() is not None else None
+
+
+class Marimo:
+    def __init__(self, marimo: Any) -> None:
+        self._marimo = marimo
+        self._writers: dict[str, _Writer] = {}
+
+    def running_cell(self) -> Cell | None:
+        execution = _execution()  # which other threads have none of
+        return None if execution is None else Cell(execution.output, str(execution.cell_id))
+
+    calling_cell = running_cell
+
+    def create(self, output: str, data: Mapping[str, str]) -> None:
+        execution = _execution()
+        if execution is not None:
+            place = len(execution.output)
+            self._marimo.output.append(self._marimo.Html(data["text/html"]))
+            self._writers[output] = _Writer(self._marimo, place)
+
+    def update(self, output: str, data: Mapping[str, str]) -> None:
+        if output in self._writers:
+            self._writers[output].send(data.get("text/html", ""))
+
+    def finish(self, output: str) -> None:
+        if output in self._writers:
+            self._writers.pop(output).end()
+
+
+class _Writer:
+    """A thread that replaces one of the outputs of a cell."""
+
+    def __init__(self, marimo: Any, place: int) -> None:
+        self._marimo = marimo
+        self._place = place
+        self._pages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = marimo.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def send(self, page: str) -> None:
+        self._pages.put(page)
+
+    def end(self) -> None:
+        self._pages.put(None)
+        self._thread.join(_PATIENCE)
+
+    def _work(self) -> None:
+        while (page := self._pages.get()) is not None:
+            with contextlib.suppress(queue.Empty):
+                while (newer := self._pages.get_nowait()) is not None:
+                    page = newer
+                self._pages.put(None)  # to end after this page
+            with contextlib.suppress(IndexError):  # somebody has cleared the output
+                self._marimo.output.replace_at_index(self._marimo.Html(page), self._place)
+
+
+def _execution() -> Any | None:
+    """What marimo knows about the cell that runs on this thread; None where it does not tell."""
+    try:
+        return importlib.import_module("marimo._runtime.context").get_context().execution_context
+    except Exception:
+        return None
