@@ -61,6 +61,27 @@ def test_a_lane_has_a_number_and_a_place_along_each_axis():
     assert names[5] == "5%3A 1, 2"
 
 
+def test_a_place_among_lanes_that_are_not_there_is_told_at_init():
+    with MemoryLogger(name="seed={lane[1]}") as logger:
+        with pytest.raises(LoggerOptionError, match=r"'lane\[1\]', but this init is not vmapped; \{lane\} is 0"):
+            logger.init(jax.random.key(0))
+        with pytest.raises(LoggerOptionError, match=r"vmapped once: there is \{lane\[0\]\}, and \{lane\}, the number"):
+            jax.vmap(logger.init)(jax.random.split(jax.random.key(0), 2))
+            logger.flush()
+
+
+@pytest.mark.parametrize("backend", ["save", "csv", "jsonl"])
+def test_runs_are_found_under_the_name_that_was_given_or_the_one_that_is_stored(tmp_path, backend):
+    with lox.loggers.create(backend, path=tmp_path, name="100%/{env}") as logger:
+        logger.log(logger.init(jax.random.key(0), {"env": "it's: a?"}), {"loss": 1.0})
+    runs = lox.loggers.load(tmp_path)
+    assert list(runs) == ["100%25/it%27s%3A a%3F"]
+    assert runs["100%/it's: a?"] is runs["100%25/it%27s%3A a%3F"]
+    assert "100%/other" not in runs
+    with pytest.raises(KeyError, match="no run 'x/../y'; there are 100%25"):
+        runs["x/../y"]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -125,6 +146,8 @@ def test_a_function_that_returns_no_text_is_told():
         ("new\nline", "new%0Aline"),
         ("e\u0301", "\u00e9"),
         ("\ud800", "%ED%A0%80"),
+        ("größe=3 → 種 🚀", "größe=3 → 種 🚀"),
+        ("zero\u200bwidth\u00a0", "zero%E2%80%8Bwidth%C2%A0"),
     ],
 )
 def test_names_are_safe_on_every_file_system(name, safe):

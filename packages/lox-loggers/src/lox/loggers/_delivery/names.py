@@ -1,7 +1,8 @@
 """Names of runs: what `name=` makes of a run, in a form that every file system takes.
 
-A name is a path: its slashes are folders where a backend has folders. Letters, digits and some marks stay as they are, and
-all else is percent-encoded, so that different names stay different and `urllib.parse.unquote` gives the text back.
+A name is a path: its slashes are folders where a backend has folders. Letters, digits, some marks and whatever can be printed
+beyond ASCII stay as they are. All else is percent-encoded, so that different names stay different and
+`urllib.parse.unquote` gives the text back.
 """
 
 from __future__ import annotations
@@ -72,8 +73,21 @@ class _Fields(string.Formatter):
         if first not in _OWN_FIELDS:
             raise self._unknown(field_name, config)
         if first == "lane" and rest:
-            return self._descend(list(run.lane_index), first, rest), first
+            return self._lane(run.lane_index, rest), first
         return {"lane": run.lane, "key": run.hex_key, "process": run.process_index}[first], first
+
+    def _lane(self, index: tuple[int, ...], rest: list[str]) -> int:
+        places = {str(axis): place for axis, place in enumerate(index)}
+        if len(rest) == 1 and rest[0] in places:
+            return places[rest[0]]
+        field = f"lane{''.join(f'[{part}]' for part in rest)}"
+        if not places:
+            raise LoggerOptionError(f"{self._who} has the field {field!r}, but this init is not vmapped; {{lane}} is 0")
+        known = ", ".join(f"{{lane[{axis}]}}" for axis in places)
+        raise LoggerOptionError(
+            f"{self._who} has the field {field!r}, but this init is vmapped {_times(len(places))}: there is {known}, and "
+            "{lane}, the number among all lanes"
+        )
 
     def _descend(self, value: Any, path: str, rest: list[str]) -> Any:
         for part in rest:
@@ -95,6 +109,10 @@ class _Fields(string.Formatter):
             return str(format(value, format_spec))
         except (TypeError, ValueError) as error:
             raise LoggerOptionError(f"{self._who}: {value!r} cannot be written as {format_spec!r}: {error}") from None
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _children(value: Any) -> dict[str, Any]:
@@ -122,7 +140,7 @@ def safe_name(who: str, name: str) -> str:
 
 
 def _safe_part(text: str) -> str:
-    part = "".join(char if char in _MARKS or char.isalnum() else _percent(char) for char in text)
+    part = "".join(char if _is_safe(char) else _percent(char) for char in text)
     if part[0] in ". " or part.split(".")[0].casefold() in _DEVICES:
         part = _percent(part[0]) + part[1:]
     if part[-1] in ". ":
@@ -131,6 +149,10 @@ def _safe_part(text: str) -> str:
         return part
     # Marked with what the whole was. `%%` stands in no other name.
     return f"{part.encode()[:100].decode(errors='ignore')}%%{hashlib.sha256(part.encode()).hexdigest()[:32]}"
+
+
+def _is_safe(char: str) -> bool:
+    return char in _MARKS or char.isalnum() or (not char.isascii() and char.isprintable())
 
 
 def _percent(char: str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import lox
-from lox.loggers._errors import RunFormatError
+from lox.loggers._delivery.names import safe_name
+from lox.loggers._errors import LoggerOptionError, RunFormatError
 from lox.loggers._readers import config as configs
 from lox.loggers._readers.stack import stack_runs
 
@@ -33,10 +34,10 @@ class Runs(Mapping[str, lox.logdict]):
         self._flat: dict[str, dict[str, Any]] | None = None
 
     def __getitem__(self, name: str) -> lox.logdict:
-        try:
-            return self._logs[name]
-        except KeyError:
-            raise KeyError(f"no run {name!r}; there are {_some(self._logs)}") from None
+        for known in (name, _encoded(name)):  # as it is stored, or as `name=` was given it
+            if known in self._logs:
+                return self._logs[known]
+        raise KeyError(f"no run {name!r}; there are {_some(self._logs)}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._logs)
@@ -166,6 +167,13 @@ class Runs(Mapping[str, lox.logdict]):
             if key not in known:
                 there = f"there are {', '.join(known)}" if known else "none of them has a config"
                 raise RunFormatError(f"no run has {key!r} in its config; {there}")
+
+
+def _encoded(name: Any) -> str | None:
+    try:
+        return safe_name("load", name) if isinstance(name, str) else None
+    except LoggerOptionError:
+        return None
 
 
 def _some(names: Mapping[str, Any]) -> str:
