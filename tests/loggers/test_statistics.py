@@ -1,5 +1,7 @@
 """The middle of several runs and its band: against numpy, scipy, and `rliable`, which defines the interquartile mean."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -28,19 +30,13 @@ def test_the_interquartile_mean_is_the_trimmed_mean(runs):
     np.testing.assert_allclose(of(values, "iqm", "std")[0], stats.trim_mean(values, 0.25, axis=0))
 
 
-def rliable():
-    try:
-        from rliable import library, metrics
-    except Exception as error:  # its dependencies lag behind pandas, and fail in many ways
-        pytest.skip(f"rliable cannot be imported: {error}")
-    return library, metrics
-
-
+@pytest.mark.skipif(find_spec("rliable") is None, reason="rliable is not installed: hatch run readers:test")
 @pytest.mark.parametrize("center", ["iqm", "mean"])
 @pytest.mark.parametrize("runs", [5, 16])
 def test_the_interval_is_that_of_rliable(center, runs):
     """Both are drawn at random: they agree as well as two draws of rliable do."""
-    library, metrics = rliable()
+    from rliable import library, metrics
+
     scores = np.random.default_rng(3).lognormal(size=(runs, 1))
     aggregate = {"iqm": metrics.aggregate_iqm, "mean": metrics.aggregate_mean}[center]
     points, intervals = library.get_interval_estimates({"a": scores}, lambda x: np.array([aggregate(x)]), reps=4000)

@@ -52,7 +52,7 @@ def test_tensorboardx(tmp_path):
     assert load(file, keys="train/*").keys() == {"train/loss"}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("clu") is None, reason="clu is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("clu") is None, reason="clu is not installed: hatch run readers:test")
 def test_clu(tmp_path):
     """In a process of its own: it brings TensorFlow along."""
     program = f"""
@@ -75,7 +75,9 @@ def test_clu(tmp_path):
     assert logs["w"]["mean"].item() == pytest.approx(4.5, abs=0.5)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed: hatch run readers:test"
+)
 def test_tensorflow(tmp_path):
     program = f"""
         import tensorflow as tf
