@@ -1,6 +1,9 @@
 """Console, progress, logs and figures in one real kernel: what the saved notebook has when all cells have run."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -125,6 +128,14 @@ with ConsoleLogger(live=False) as console, ProgressLogger(2, file=sys.stdout) as
     for logger in (console, bar):
         logger.log(logger.init(jax.random.key(0)), {"loss": 1.0}, step=1)
 """,
+    "old kernel": """
+import IPython.display
+handle = IPython.display.DisplayHandle
+del IPython.display.DisplayHandle
+with ConsoleLogger() as logger:
+    logger.log(logger.init(jax.random.key(0)), {"loss": 1.0}, step=1)
+IPython.display.DisplayHandle = handle
+""",
     # Without a record, and with odd ones.
     "nothing": """
 with lox.loggers.create(["console", "progress"]) as logger:
@@ -237,6 +248,24 @@ def test_lines_where_they_are_asked_for(outputs):
     assert {output.name for output in outputs["lines"]} == {"stdout"}
     lines = "".join(output.text for output in outputs["lines"]).splitlines()
     assert sorted(line.split("  ")[1] for line in lines) == ["2/2 (100%)", "step=1"]
+
+
+def test_a_kernel_that_cannot_update_outputs_gets_lines(outputs):
+    (output,) = outputs["old kernel"]
+    assert output.text.startswith("0000000000000000  step=1  loss=1 ")
+
+
+def test_ipython_on_a_terminal_is_no_notebook(tmp_path):
+    code = """
+import jax, lox.loggers
+assert get_ipython() is not None
+with lox.loggers.create("console") as logger:
+    logger.log(logger.init(jax.random.key(0)), {"loss": 1.0}, step=1)
+"""
+    command = [sys.executable, "-m", "IPython", "--simple-prompt", "-c", code]
+    environment = {**os.environ, "IPYTHONDIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.stdout.startswith("0000000000000000  step=1  loss=1 "), done.stdout + done.stderr
 
 
 def test_nothing_goes_to_standard_error(outputs):

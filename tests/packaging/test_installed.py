@@ -117,6 +117,17 @@ def test_importing_from_wheels_loads_no_backend_and_no_heavy_module(wheel_venv):
     assert seen.stdout.splitlines() == ["[]", "3"]
 
 
+def test_core_alone_shows_logs_in_a_notebook_and_says_what_a_figure_needs(install_wheels):
+    venv = install_wheels(("lox-core",))
+    said = venv.python(
+        "import lox, numpy\n"
+        "logs = lox.logdict({'x': numpy.arange(3.0)}, stacked=['x'])\n"
+        "assert '<svg' in logs._repr_html_()\n"
+        "try:\n    logs.plot()\nexcept ImportError as error:\n    print(error)\n"
+    )
+    assert said.stdout == "logs.plot() needs lox-loggers and matplotlib: pip install 'lox-loggers[plot]'\n"
+
+
 def test_core_and_tensorboard_is_enough_to_write_event_files(install_wheels):
     venv = install_wheels(("lox-core", "lox-tensorboard"))
     venv.python(
