@@ -54,6 +54,16 @@ def test_logging_a_value_that_is_not_computed_yet_does_not_wait():
         np.testing.assert_array_equal(records(logger).step["y"], [3])
 
 
+def test_neither_does_logging_a_nested_value():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        y = slow(jnp.float32(1))
+        logger.log(state, {"parts": {"y": y, "z": 2.0}}, step=3)
+        assert not y.is_ready()
+        logger.flush()
+        np.testing.assert_array_equal(records(logger)["parts"]["y"], [y])
+
+
 def test_a_value_can_be_donated_or_deleted_after_it_was_logged():
     consume = jax.jit(lambda x: x + 1, donate_argnums=0)
     with MemoryLogger() as logger:

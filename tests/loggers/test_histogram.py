@@ -328,6 +328,8 @@ def test_tables_and_displays_have_what_it_tells(tmp_path, capsys):
     _, logs = lox.spool(program)(X)
     assert logs.to_pandas()["h/mean"].tolist() == frame["h/mean"].tolist()
     assert load(tmp_path, stack=True)["h"].counts.shape == (1, 4, 5)
+    assert "h/mean" in logs._repr_html_()
+    jax.jit(lambda x: lox.spool(program)(x)[1]._repr_html_() and x)(X)  # tracers tell nothing, and are no error
 
 
 @pytest.mark.parametrize("command", ["show", "export", "plot"])

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import wandb
 
-from lox.loggers import LoggerClosedError, LoggerOptionError, LoggerStateError, RunExistsError
+from lox.loggers import Config, LoggerClosedError, LoggerOptionError, LoggerStateError, RunExistsError
 from lox.wandb import WandbFinishedError
 from tests.wandb.offline import all_rows, config, file_of, records, rows, summary, wait_until_whole
 
@@ -50,12 +50,20 @@ def test_a_group_goes_into_the_id(make):
 def test_names_and_groups_are_filled_in_for_each_run(make):
     logger = make(name="lr={rate}/seed={lane}", group="lr={rate}")
     rates = jnp.array([0.1, 0.1, 0.5])
-    jax.vmap(logger.init)(jax.random.split(KEY, 3), {"rate": rates})
+    jax.vmap(logger.init)(jax.random.split(KEY, 3), Config(rate=rates, env="CartPole"))
     runs = logger.runs
     assert [run.name for run in runs] == ["lr=0.1/seed=0", "lr=0.1/seed=1", "lr=0.5/seed=2"]
     assert [run.group for run in runs] == ["lr=0.1", "lr=0.1", "lr=0.5"]
     assert len({run.id for run in runs}) == 3
     assert not any(set("/=") & set(run.id) for run in runs)
+    paths = [file_of(run) for run in runs]
+    logger.close()
+    stored = [(records(path, "run")[0], config(path)) for path in paths]
+    assert [(run.display_name, run.run_group, told) for run, told in stored] == [
+        ("lr=0.1/seed=0", "lr=0.1", {"rate": 0.1, "env": "CartPole"}),
+        ("lr=0.1/seed=1", "lr=0.1", {"rate": 0.1, "env": "CartPole"}),
+        ("lr=0.5/seed=2", "lr=0.5", {"rate": 0.5, "env": "CartPole"}),
+    ]
 
 
 def test_a_group_with_an_unknown_field_is_told_before_a_run_opens(make):

@@ -15,6 +15,7 @@ from lox._html.numbers import mean, short, span, spread
 from lox._html.table import Cell, Markup, block, dim, more, table, text, title, warning
 from lox._logdict.display import short_type
 from lox._logdict.lanes import lane_axes_of
+from lox._logdict.summary import summarized
 
 if TYPE_CHECKING:
     from lox._logdict.mapping import logdict
@@ -89,7 +90,7 @@ def _cells(row: Row) -> list[str | Cell]:
 
 def _leaves(logs: logdict) -> Iterator[_Leaf]:
     for key, value in logs.items():
-        paths = jax.tree_util.tree_flatten_with_path(value)[0]
+        paths = jax.tree_util.tree_flatten_with_path(summarized(value))[0]
         if not paths:
             yield _Leaf(str(key), key, value)
         for path, leaf in paths:

@@ -15,6 +15,7 @@ import lox
 from lox.loggers._contract.base import Contract, break_writes, in_the_way, rounded, scan
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._errors import LoggerClosedError, LoggerOptionError, LoggerWarning, RunExistsError
+from lox.loggers._histogram import Histogram
 
 
 class LoggerContract(Contract):
@@ -191,6 +192,7 @@ class LoggerContract(Contract):
             "loss": 1.5,
             "nested": {"w": jnp.ones((2, 3)), "b": (jnp.int8(1), [jnp.bool_(True)])},
             "half": jnp.bfloat16(0.5),
+            "histogram": Histogram(jnp.asarray([0.5, 7.0, jnp.nan]), bins=4, range=(0, 1)),
             "not/finite": jnp.asarray([jnp.nan, jnp.inf, -jnp.inf]),
             "../Odd Key\n?*": 1,
             "odd key": 2,

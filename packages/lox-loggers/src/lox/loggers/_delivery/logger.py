@@ -47,7 +47,15 @@ from lox.loggers._delivery.run import (
     words_of_key,
 )
 from lox.loggers._delivery.sink import Sink, close_first_at_exit
-from lox.loggers._delivery.tables import check_record, check_traced, host_record, one_record, with_all_parts, with_time
+from lox.loggers._delivery.tables import (
+    check_record,
+    check_traced,
+    host_record,
+    is_on_device,
+    one_record,
+    with_all_parts,
+    with_time,
+)
 from lox.loggers._errors import (
     LoggerClosedError,
     LoggerOptionError,
@@ -285,8 +293,7 @@ class Logger(abc.ABC):
                 self.__send(state, one_record(record, steps))
             else:
                 self.check_names(record, steps)
-                on_device = any(isinstance(value, jax.Array) for value in record.values())
-                if on_device:
+                if any(map(is_on_device, record.values())):
                     self.__receive_now(state, one_record(record, steps))
                 else:
                     self._receive(Delivery((), np.asarray(True), np.asarray(state.run), host_record(record, steps)))

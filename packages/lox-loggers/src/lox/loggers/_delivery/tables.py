@@ -49,6 +49,13 @@ def host_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdic
     return lox.logdict._make(values, by_axis, dict.fromkeys(data, 1), frozenset(), {})
 
 
+def is_on_device(value: Any) -> bool:
+    """Whether reading a value may have to wait for the device."""
+    if type(value) in _ARRAY_LIKE:
+        return False
+    return isinstance(value, jax.Array) or any(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(value))
+
+
 def map_leaves(logs: lox.logdict, convert: Callable[[str, Any], Any]) -> lox.logdict:
     """The same logs with `convert(name, leaf)` in the place of every value, step and count that is an array."""
     data = {key: _map_value(key, value, convert) for key, value in logs.items()}
