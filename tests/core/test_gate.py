@@ -39,6 +39,10 @@ def scan_in_a_branch(tapped, x):
     return branch(lambda x: lax.scan(lambda c, _: (tapped(c) + 1, None), x, None, length=2)[0], x)
 
 
+def branch_in_a_loop_that_all_lanes_are_in(tapped, x):
+    return lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, branch(tapped, c[1]) + 1), (0, x))[1]
+
+
 def branch_in_a_loop_in_a_branch(tapped, x):
     return branch(
         lambda x: lax.while_loop(lambda c: c < 3, lambda c: lax.cond(c > 1, tapped, lambda c: c, c) + 1, x), x
@@ -67,7 +71,7 @@ def two_taps(tapped, x):
 
 PROGRAMS = [
     branch, one_of_three, loop, condition_of_a_loop, branch_in_a_scan, scan_in_a_branch, branch_in_a_loop_in_a_branch,
-    jitted_in_a_branch, gradient, gradient_of_checkpoint, same_for_all, two_taps,
+    branch_in_a_loop_that_all_lanes_are_in, jitted_in_a_branch, gradient, gradient_of_checkpoint, same_for_all, two_taps,
 ]  # fmt: skip
 
 

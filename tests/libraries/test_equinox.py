@@ -140,7 +140,7 @@ def test_a_tap_of_a_loop_delivers_each_lane_its_own_records(kind: str, options: 
     assert sorted(seen) == ([2.0, 2.0, 8.0] if "interval" in options else [2.0, 2.0, 4.0, 8.0])
 
 
-@pytest.mark.parametrize("kind", ["lax", "checkpointed"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_tap_inside_a_loop_asks_which_lanes_are_in_it(kind: str) -> None:
     seen: list[float] = []
     looped = halve(kind, lambda body: lox.tap(body, lambda logs: seen.append(float(logs["x"]))))

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 from jax import lax
+from jax.interpreters import batching, mlir
 
 import lox
 
@@ -82,6 +84,25 @@ def lanes_of_while() -> tuple[Any, Any]:
     return _delivered(lambda tapped, x: lax.while_loop(lambda c: c < 1, lambda c: tapped(c) + 1, x)), [-1.0, 0.0]
 
 
+# A condition that is asked of all lanes at once, as equinox has it: its result has no lanes.
+_unvmap_any_p = jax.extend.core.Primitive("unvmap_any")
+_unvmap_any_p.def_impl(lambda x: x)
+_unvmap_any_p.def_abstract_eval(lambda x: x)
+mlir.register_lowering(_unvmap_any_p, lambda ctx, x: [x])
+batching.primitive_batchers[_unvmap_any_p] = lambda args, dims: (_unvmap_any_p.bind(jnp.any(args[0], dims[0])), None)
+
+
+def lanes_of_scan() -> tuple[Any, Any]:
+    def step(tapped: Any, c: Any) -> Any:
+        going = c < 1
+        return lax.cond(_unvmap_any_p.bind(going), lambda c: jnp.where(going, tapped(c) + 1, c), lambda c: c, c)
+
+    def bounded(tapped: Any, x: Any) -> Any:
+        return lax.scan(lambda c, _: (step(tapped, c), None), x, None, length=4)[0]
+
+    return _delivered(bounded), [-1.0, 0.0]
+
+
 WITNESSES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "scan": scan,
     "scan in checkpoint": scan_in_checkpoint,
@@ -90,4 +111,5 @@ WITNESSES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "checkpoint": checkpoint,
     "lanes of cond": lanes_of_cond,
     "lanes of while": lanes_of_while,
+    "lanes of scan": lanes_of_scan,
 }

@@ -29,6 +29,13 @@ def asks_all_lanes(jaxpr: Any) -> bool:
     return any(eqn.primitive.name in _ASK_ALL_LANES for eqn in compat.open_jaxpr(jaxpr)[0].eqns)
 
 
+def asks_all_lanes_inside(jaxpr: Any) -> bool:
+    """Whether a condition in it, at any depth, is asked of all lanes at once."""
+    body, _ = compat.open_jaxpr(jaxpr)
+    inner = (part for eqn in body.eqns for part in compat.all_jaxprs_in_params(eqn.params))
+    return asks_all_lanes(body) or any(map(asks_all_lanes_inside, inner))
+
+
 def follow(frame: Frame, eqn: Any, invals: list[Array]) -> None:
     """Note what a lane by itself would compute, if an equation that was just evaluated depends on other lanes."""
     asks = eqn.primitive.name in _ASK_ALL_LANES

@@ -3,7 +3,8 @@
 Where a condition differs between the lanes of a ``vmap``, JAX runs both branches for all lanes, and goes on with a loop
 until the last lane is done. Inside a tap, marks know of the conditions around them (``Frame.alive``). But a whole tap, or
 ``logger.log``, can itself stand in a branch: its host calls know nothing of that. So when JAX batches a conditional or a
-loop that holds host calls, it is given one whose host calls also ask the condition.
+loop that holds host calls, it is given one whose host calls also ask the condition. A scan has none, but what is in it can
+ask all lanes at once (``answers``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import jax
 
 from lox._host.primitive import HostEffect, deliver_p
 from lox._interpret import lanes
-from lox._interpret.answers import asks_all_lanes
+from lox._interpret.answers import asks_all_lanes, asks_all_lanes_inside
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey
 from lox._interpret.table import RULES
@@ -87,18 +88,40 @@ def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Array) -> Any:
             return RULES[primitive.name].run(Gate(), Frame(Context({})), eqn, list(args))
 
+        # Not among the gates: JAX keeps what it batches here, and uses it again where all lanes are alike.
+        batched = _DIFFERING[primitive.name](params, dims, plainly)
+        if batched is None:
+            return plainly()
+        out_dims = [0 if b else None for b in batched]
         with _inside.gates():
-            if primitive is jax.lax.cond_p:
-                differs, batched = dims[0] is not None, [True] * len(params["branches"][0].out_avals)
-            else:
-                batched = _batched(plainly)
-                differs = all(batched) or asks_all_lanes(params["cond_jaxpr"])
-            # Where lanes differ in the condition, all results are batched; where not, all lanes are here or none is.
-            out_dims = [0 if b else None for b in batched]
-            outs = compat.vmap_again(run, axis_data, dims, out_dims)(*args) if differs else ()
-        return (outs, out_dims) if differs else plainly()
+            return compat.vmap_again(run, axis_data, dims, out_dims)(*args), out_dims
 
     return rule
+
+
+# Which results are batched, for a primitive in which lanes differ: where they go, or for how long. None: all lanes are here, or
+# none is.
+
+
+def _differing_cond(params: dict[str, Any], dims: Any, plainly: Callable[[], Any]) -> list[bool] | None:
+    del plainly
+    return None if dims[0] is None else [True] * len(params["branches"][0].out_avals)
+
+
+def _differing_while(params: dict[str, Any], dims: Any, plainly: Callable[[], Any]) -> list[bool] | None:
+    del dims
+    batched = _batched(plainly)
+    # Where the condition is batched, all results are.
+    return batched if all(batched) or asks_all_lanes(params["cond_jaxpr"]) else None
+
+
+def _differing_scan(params: dict[str, Any], dims: Any, plainly: Callable[[], Any]) -> list[bool] | None:
+    """Only here can a condition in the body that is asked of all lanes be seen together with what it decides."""
+    del dims
+    return _batched(plainly) if asks_all_lanes_inside(params["jaxpr"]) else None
+
+
+_DIFFERING = {"cond": _differing_cond, "while": _differing_while, "scan": _differing_scan}
 
 
 def _batched(batch: Callable[[], Any]) -> list[bool]:

@@ -263,6 +263,13 @@ BACKPORTS = (
         _ask_lanes(_WHILE),
         "vmap runs a loop until the last lane is done: a host call must know which lanes are still in it.",
     ),
+    Backport(
+        "lanes of scan",
+        Rule(_BATCHING, _SCAN),
+        _ask_lanes(_SCAN),
+        "A scan can ask all lanes whether any of them still wants an iteration (bounded loops of equinox): a host call must "
+        "know which.",
+    ),
 )
 
 
