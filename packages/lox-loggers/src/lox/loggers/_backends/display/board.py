@@ -47,8 +47,8 @@ class Course:
 
     @staticmethod
     def _point(place: Any, value: Any) -> list[tuple[float, float]]:
-        step, number = as_float(place), as_float(value)
-        return [] if step is None or number is None else [(step, number)]
+        number = as_float(value)
+        return [] if number is None else [(float(place), number)]
 
     def _thin_out(self) -> None:
         self._points = self._points[::2]

@@ -20,6 +20,8 @@ from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import Run
 from lox.loggers._errors import LoggerOptionError
 
+_FASTEST = 0.1  # seconds between two drawings in a notebook: servers drop what comes too fast
+
 
 class ConsoleLogger(Logger):
     """Shows the latest values, how they went and how fast records come.
@@ -52,6 +54,8 @@ class ConsoleLogger(Logger):
         self._live = live
         self._output = output_for(file, live, "waiting for records")
         self.flush_interval = interval / 4 if self._is_live() else interval  # flushing is drawing
+        if self._output is not None:
+            self.flush_interval = max(self.flush_interval, _FASTEST)
         super().__init__(**options)
         self._board = Board()
         self._open_runs = 0

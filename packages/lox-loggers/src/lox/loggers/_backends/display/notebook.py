@@ -8,6 +8,7 @@ whichever cell runs meanwhile, and who saves the notebook keeps the last one.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Mapping
@@ -60,6 +61,7 @@ class Output:
     def __init__(self, notebook: Notebook, waiting: str) -> None:
         self._notebook = notebook
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._id = ""
         self._cell: Cell | None = None
         self._content = {"text/html": block(dim(waiting)), "text/plain": waiting}
@@ -69,8 +71,8 @@ class Output:
     def called(self) -> None:
         """The user calls the logger: from now on the output is below the cell that calls."""
         cell = self._notebook.calling_cell()
-        if self._id and (cell is None or cell == self._cell):
-            return
+        if (self._id and (cell is None or cell == self._cell)) or os.getpid() != self._process:
+            return  # also in a forked child, which has the parent's lock and sockets
         with self._lock:
             self._move(cell or self._notebook.running_cell())
 
