@@ -217,6 +217,13 @@ def test_steps_that_go_backwards_are_drawn_from_left_to_right():
     assert path in backwards._repr_html_()
 
 
+def test_steps_that_are_not_finite_are_left_out_of_the_curve():
+    steps = np.array([0.0, np.nan, 1.0, np.inf])
+    shown = logdict({"x": np.arange(4.0)}, {"time": {"x": steps}}, stacked=["x"])._repr_html_()
+    (path,) = [part.split('"')[0] for part in shown.split('<path d="')[1:]]
+    assert path == "M2,23L148,3"  # from 0 to 2, below left to above right
+
+
 def test_the_curve_of_few_points_has_all_peaks():
     values = np.zeros(100_000)
     values[54_321] = 7.0

@@ -181,7 +181,7 @@ def _curve(centers: Floats, used: npt.NDArray[np.bool_], steps: dict[str, Any]) 
     if values.shape[1] < 2:
         return None
     x = _common_steps(steps, used)
-    if not (np.diff(x) >= 0).all():  # they go backwards, or some are not finite
+    if not (np.isfinite(x).all() and (np.diff(x) >= 0).all()):  # some go backwards, or nowhere
         order = np.argsort(x, kind="stable")
         order = order[np.isfinite(x[order])]
         x, values = x[order], values[:, order]
@@ -190,15 +190,12 @@ def _curve(centers: Floats, used: npt.NDArray[np.bool_], steps: dict[str, Any]) 
 
 def _common_steps(steps: dict[str, Any], used: npt.NDArray[np.bool_]) -> Floats:
     """The steps along the first axis, if all lanes have the same; otherwise the numbers of the records."""
-    rows = used.any(0)
-    for step in steps.values():
-        if step.size == used.size and step.dtype.kind in "biuf":
-            mine = step.reshape(used.shape).astype(np.float64)
-            if all(
-                np.array_equal(mine[lane][there], mine[used.sum(1).argmax()][there]) for lane, there in enumerate(used)
-            ):
-                return np.asarray(mine[used.sum(1).argmax()][rows])
-        break
+    rows, first = used.any(0), next(iter(steps.values()), None)
+    if first is not None and first.size == used.size and first.dtype.kind in "biuf":
+        each: Floats = first.reshape(used.shape).astype(np.float64)
+        longest = each[used.sum(1).argmax()]
+        if len(used) == 1 or (~used | (each == longest)).all():
+            return np.asarray(longest[rows])
     return np.arange(float(rows.sum()))
 
 
