@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import lox
 
@@ -172,6 +174,7 @@ def positive(x: Array) -> Array:
     return x[0] > 0
 
 
+SCALAR = (np.float32(0),)
 MATVEC = (np.zeros(64, np.float32), np.zeros((64, 64), np.float32))
 MATMUL = (np.zeros((512, 512), np.float32), np.zeros((512, 512), np.float32))
 LANES = (np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32))
@@ -226,3 +229,64 @@ def pairs() -> list[Pair]:
             for remat, with_remat in ((False, ""), (True, ", remat"))
         ),
     ]
+
+
+def scalar_code(number: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A loop of a trivial step that returns so many scalars, by hand and with lox."""
+
+    def loop(log: bool) -> Callable[..., Any]:
+        def f(x: Array) -> Any:
+            def body(x: Array, _: Any) -> Any:
+                x = jnp.sin(x)
+                values = [x * (i + 1) for i in range(number)]
+                if log:
+                    lox.log({f"v{i}": value for i, value in enumerate(values)})
+                return x, None if log else values
+
+            return jax.lax.scan(body, x, None, length=STEPS)
+
+        return f
+
+    return loop(False), lox.spool(loop(True))
+
+
+def split_vectors() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A loop that returns two vectors at each step, by hand and with lox, for arguments that are split by rows."""
+
+    def loop(log: bool) -> Callable[..., Any]:
+        def f(x: Array, weights: Array) -> Any:
+            def body(x: Array, _: Any) -> Any:
+                y = matvec(x, weights)
+                if log:
+                    lox.log({"y": y, "z": 2 * y})
+                return y, None if log else (y, 2 * y)
+
+            return jax.lax.scan(body, x, None, length=100)
+
+        return f
+
+    return loop(False), lox.spool(loop(True))
+
+
+# --- marks that nobody looks at --------------------------------------------------------------------------------------
+
+
+def unmarked(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The same program, with calls of lox.log that do nothing."""
+
+    @functools.wraps(fun)
+    def f(*args: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lox, "log", lambda *args, **kwargs: None)
+            return fun(*args)
+
+    return f
+
+
+UNTOUCHED = {
+    "scan": (marked(scalars(8)), MATVEC),
+    "gradient": (jax.grad(lambda x, w: marked(scalars(8))(x, w).sum()), MATVEC),
+    "lanes": (in_lanes(marked(scalars(8))), LANES),
+    "transformer": (training_step(True, False), TRAINING),
+    "transformer, remat": (training_step(True, True), TRAINING),
+}

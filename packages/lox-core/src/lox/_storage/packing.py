@@ -26,24 +26,28 @@ class Packing:
       folds: in what reducers fold: leaves of one dtype become one vector.
       host: in an operand of a host call.
       fused: a loop body of scalar code returns up to so many leaves unpacked.
+      turned: whether rows are turned into columns as a whole before they are taken apart. That is a copy of all of them.
     """
 
     rows: int = MAX_PACKED_ELEMENTS
     folds: int = MAX_PACKED_ELEMENTS
     host: int = MAX_PACKED_ELEMENTS
     fused: int = 0
+    turned: bool = False
 
     def where_values_may_be_split(self) -> Packing:
         """The compiler may have split whatever has more than one element: to join the parts would be to gather them."""
-        return Packing(min(self.rows, 1), min(self.folds, 1), min(self.host, 1), self.fused)
+        few = {name: min(getattr(self, name), 1) for name in ("rows", "folds", "host")}
+        return dataclasses.replace(self, **few)
 
 
 NO_PACKING = Packing(0, 0, 0)
 
 _PACKING = {
     # XLA's CPU compiler makes a kernel for each output of a loop body: 8 scalars unpacked take four times as long. A body
-    # of scalar code is one kernel, which writes a few outputs as cheaply as one.
-    "cpu": Packing(fused=12),
+    # of scalar code is one kernel, which writes a few outputs as cheaply as one. Rows are taken apart faster if they are
+    # columns first.
+    "cpu": Packing(fused=12, turned=True),
     # A fusion writes any number of outputs at no cost, and a row of more than 16 words is padded to 128: packed, 64
     # scalars take three times as long.
     "tpu": Packing(rows=0, folds=0),

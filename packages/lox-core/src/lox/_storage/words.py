@@ -1,8 +1,9 @@
-"""Many small arrays as one vector of 32-bit words.
+"""Many small arrays as one vector of words.
 
 A scan output, a carried value or an argument of a host call costs about the same for one number as for sixty. So the
-small leaves of a record travel as one ``uint32`` vector, bit for bit, and are taken apart at the other end: on the
-device (``unpack``) or on the host (``unpack_numpy``). Large leaves, and dtypes that do not fit, travel as they are.
+small leaves of a record travel as one vector, bit for bit, and are taken apart at the other end: on the device
+(``unpack``) or on the host (``unpack_numpy``). Its words have 32 bits, or 16 or 8 where every leaf is so narrow. Large
+leaves, and dtypes that do not fit, travel as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -43,14 +44,14 @@ def is_small(shape: Sequence[Any], limit: int) -> bool:
     return all(isinstance(size, int) for size in shape) and math.prod(shape) <= limit
 
 
-def words_per_element(dtype: Any) -> int | None:
-    """How many words an element takes; None where it cannot be packed."""
+def can_be_packed(dtype: Any) -> bool:
     if is_key(dtype):
-        return None
+        return False
     dtype = np.dtype(dtype)
-    if dtype == np.bool_ or dtype.itemsize in (2, 4) or (dtype.itemsize == 1 and dtype.kind in "biu"):
-        return 1
-    return 2 if dtype.itemsize == 8 else None
+    return dtype.itemsize in (2, 4, 8) or (dtype.itemsize == 1 and dtype.kind in "biu")
+
+
+_WORDS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +62,16 @@ class Layout:
     dtypes: tuple[Any, ...]
     packed: tuple[bool, ...]
     impls: tuple[str | None, ...]  # of the leaves that are PRNG keys
+    turned: bool = True  # whether rows are turned into columns as a whole before they are taken apart on the device
 
     @classmethod
-    def of(cls, leaves: Sequence[Any], limit: int, apart: Collection[int] = ()) -> Layout:
+    def of(cls, leaves: Sequence[Any], limit: int, apart: Collection[int] = (), turned: bool = True) -> Layout:
         """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart`` and those that are split
         between devices: to join them would be to gather them."""
         shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
         dtypes = tuple(leaf.dtype for leaf in leaves)
         packable = [
-            words_per_element(dtype) is not None
+            can_be_packed(dtype)
             and is_small(shape, limit)
             and math.prod(shape) > 0
             and id(leaf) not in apart
@@ -78,7 +80,7 @@ class Layout:
         ]
         if sum(packable) < 2:
             packable = [False] * len(packable)
-        return cls(shapes, dtypes, tuple(packable), tuple(map(key_impl, leaves)))
+        return cls(shapes, dtypes, tuple(packable), tuple(map(key_impl, leaves)), turned)
 
     @property
     def num_arrays(self) -> int:
@@ -86,15 +88,23 @@ class Layout:
         return int(any(self.packed)) + sum(not packed for packed in self.packed)
 
     @functools.cached_property
+    def _word(self) -> np.dtype[Any]:
+        """As wide as the widest packed leaf, up to 32 bits: narrow leaves alone take no more memory than they are."""
+        widths = [np.dtype(dtype).itemsize for dtype, packed in zip(self.dtypes, self.packed, strict=True) if packed]
+        return _WORDS[min(max(widths), 4)]
+
+    @functools.cached_property
     def _places(self) -> dict[int, tuple[int, int]]:
         """Where in the words each packed leaf begins and ends."""
         small = [i for i, packed in enumerate(self.packed) if packed]
-        sizes = [math.prod(self.shapes[i]) * (words_per_element(self.dtypes[i]) or 0) for i in small]
+        sizes = [
+            math.prod(self.shapes[i]) * max(np.dtype(self.dtypes[i]).itemsize // self._word.itemsize, 1) for i in small
+        ]
         return dict(zip(small, itertools.pairwise(itertools.accumulate(sizes, initial=0)), strict=True))
 
     def pack(self, leaves: Sequence[Any]) -> list[Any]:
         """``[words, *leaves beside it]``, or the leaves alone where nothing is packed."""
-        small = [_to_words(leaf) for leaf, packed in zip(leaves, self.packed, strict=True) if packed]
+        small = [_to_words(leaf, self._word) for leaf, packed in zip(leaves, self.packed, strict=True) if packed]
         large = [leaf for leaf, packed in zip(leaves, self.packed, strict=True) if not packed]
         return [_join_words(small), *large] if small else large
 
@@ -104,12 +114,19 @@ class Layout:
 
     def unpack_words(self, words: Any) -> dict[int, Any]:
         """The packed leaves, by place."""
-        # The last axis to the front: a column is then contiguous.
-        turned = lax.transpose(words, (words.ndim - 1, *range(words.ndim - 1)))
-        return {
-            i: _from_words(lax.slice_in_dim(turned, *place), self.shapes[i], self.dtypes[i])
-            for i, place in self._places.items()
-        }
+
+        def words_first(array: Any) -> Any:
+            return lax.transpose(array, (array.ndim - 1, *range(array.ndim - 1)))
+
+        def slices() -> Iterator[tuple[int, Any]]:
+            if self.turned:  # a column is then contiguous
+                columns = words_first(words)
+                yield from ((i, lax.slice_in_dim(columns, *place)) for i, place in self._places.items())
+            else:
+                for i, place in self._places.items():
+                    yield i, words_first(lax.slice_in_dim(words, *place, axis=words.ndim - 1))
+
+        return {i: _from_words(found, self.shapes[i], self.dtypes[i]) for i, found in slices()}
 
     def packed_leaves(self, arrays: Sequence[Any]) -> list[Any]:
         """What ``unpack`` returns, but packed leaves stay where they are until somebody wants them."""
@@ -137,7 +154,10 @@ class Layout:
     def _plain(self) -> list[np.dtype[Any] | None]:
         """The dtypes of the packed leaves that are one word, and just that."""
         dtypes = [(np.dtype(self.dtypes[i]), self.shapes[i]) for i in self._places]
-        return [dtype if shape == () and dtype.itemsize == 4 else None for dtype, shape in dtypes]
+        return [
+            dtype if shape == () and dtype.itemsize == self._word.itemsize and dtype != np.bool_ else None
+            for dtype, shape in dtypes
+        ]
 
     def _leaf_numpy(self, words: np.ndarray, i: int) -> np.ndarray:
         start, end = self._places[i]
@@ -164,7 +184,7 @@ class PackedLeaf:
 # In terms of lax: this is traced for every scan, and a jnp function is a jitted function of its own.
 
 
-def _to_words(leaf: Any) -> Any:
+def _to_words(leaf: Any, word: np.dtype[Any]) -> Any:
     dtype = np.dtype(leaf.dtype)
     flat = lax.reshape(leaf, (math.prod(leaf.shape),))
     if dtype.kind == "c":
@@ -172,11 +192,10 @@ def _to_words(leaf: Any) -> Any:
         flat, dtype = lax.concatenate(parts, 1), np.dtype(parts[0].dtype)
         return lax.reshape(lax.bitcast_convert_type(flat, np.uint32), (flat.size * dtype.itemsize // 4,))
     if dtype == np.bool_:
-        return lax.convert_element_type(flat, np.uint32)
+        return lax.convert_element_type(flat, word)
     if dtype.itemsize < 4:
-        narrow = np.uint8 if dtype.itemsize == 1 else np.uint16
-        return lax.convert_element_type(lax.bitcast_convert_type(flat, narrow), np.uint32)
-    words = lax.bitcast_convert_type(flat, np.uint32)
+        return lax.convert_element_type(lax.bitcast_convert_type(flat, _WORDS[dtype.itemsize]), word)
+    words = lax.bitcast_convert_type(flat, word)
     return words if words.ndim == 1 else lax.reshape(words, (words.size,))
 
 
@@ -202,7 +221,7 @@ def _merge_words(pieces: list[Any]) -> Any:
         if piece.size == 1:
             spread = lax.broadcast_in_dim(lax.squeeze(piece, (0,)), (total,), ())
         else:
-            spread = lax.pad(piece, np.uint32(0), [(start, total - end, 0)])
+            spread = lax.pad(piece, piece.dtype.type(0), [(start, total - end, 0)])
         # Pieces come in order: what is behind the start of this one is overwritten by those that follow.
         merged = spread if merged is None else lax.select(lax.ge(place, np.int32(start)), spread, merged)
         start = end
@@ -213,10 +232,9 @@ def _from_words(words: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     dtype, rows = np.dtype(dtype), words.shape[1:]
     elements = math.prod(shape)
     if dtype == np.bool_:
-        flat = lax.ne(words, np.uint32(0))
+        flat = lax.ne(words, words.dtype.type(0))
     elif dtype.itemsize < 4:
-        narrow = np.uint8 if dtype.itemsize == 1 else np.uint16
-        flat = lax.bitcast_convert_type(lax.convert_element_type(words, narrow), dtype)
+        flat = lax.bitcast_convert_type(lax.convert_element_type(words, _WORDS[dtype.itemsize]), dtype)
     elif dtype.itemsize == 4:
         flat = lax.bitcast_convert_type(words, dtype)
     else:
@@ -239,7 +257,7 @@ def _from_words_numpy(words: np.ndarray, shape: tuple[int, ...], dtype: Any) -> 
     if dtype == np.bool_:
         flat = words.astype(bool)
     elif dtype.itemsize < 4:
-        flat = words.astype(np.uint8 if dtype.itemsize == 1 else np.uint16).view(dtype)
+        flat = words.astype(_WORDS[dtype.itemsize]).view(dtype)
     else:
         flat = np.ascontiguousarray(words).view(dtype)
     return flat.reshape(rows + shape)

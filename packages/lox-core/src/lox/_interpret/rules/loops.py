@@ -40,7 +40,8 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         limit = 0 if len(arrays) <= fused else collector.packing.rows
         # An input that is an output as well, such as the step, costs nothing: JAX hands it on. What a loop inside has
         # returned it has packed as it should be, and that loop took longer than writing its rows.
-        layout = Layout.of(arrays, limit, apart={*map(id, x), *rows.of_inner_loops()})
+        apart = {*map(id, x), *rows.of_inner_loops()}
+        layout = Layout.of(arrays, limit, apart, collector.packing.turned)
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 

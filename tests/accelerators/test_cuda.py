@@ -1,0 +1,56 @@
+"""What lox promises of programs that are compiled for a GPU. ``hatch run cuda:check``; skipped where the plugin is missing."""
+
+import pytest
+from jax.sharding import PartitionSpec
+
+import lox
+
+pytest.importorskip("jax_plugins.xla_cuda12", reason="JAX's CUDA plugin compiles for GPUs: hatch run cuda:check")
+
+from tests.accelerators import cuda, programs
+from tests.accelerators.cuda import H100, kernels
+from tests.accelerators.programs import MATVEC, TRAINING, UNTOUCHED, marked, scalars, training_step, unmarked
+
+
+@pytest.mark.parametrize("pair", programs.pairs(), ids=lambda pair: pair.name)
+def test_spool_costs_at_most_what_the_program_written_by_hand_costs(pair):
+    by_hand, with_lox = (H100.compile(f, *pair.args) for f in (pair.by_hand, pair.with_lox))
+    assert kernels(with_lox) <= kernels(by_hand)
+    assert with_lox.peak <= 2.1 * by_hand.peak
+    assert with_lox.transfers == by_hand.transfers
+
+
+def test_a_body_of_scalar_code_has_few_kernels():
+    """Unpacked, each value that is logged is a kernel."""
+    by_hand, with_lox = programs.scalar_code(8)
+    assert kernels(H100.compile(with_lox, *programs.SCALAR)) <= 4
+    assert kernels(H100.compile(by_hand, *programs.SCALAR)) >= 8
+
+
+@pytest.mark.parametrize("name", UNTOUCHED)
+def test_marks_that_nobody_looks_at_change_nothing(name):
+    fun, args = UNTOUCHED[name]
+    assert H100.compile(fun, *args).text == H100.compile(unmarked(fun), *args).text
+
+
+@pytest.mark.parametrize("options", [{}, {"reduce": "mean"}], ids=["rows", "mean"])
+def test_a_data_parallel_step_has_no_collective_for_its_logs(options):
+    split = [PartitionSpec(), PartitionSpec("d")]
+    by_hand = H100.compile(programs.training_step_by_hand(False), *TRAINING, number=4, specs=split)
+    spooled = H100.compile(lox.spool(training_step(True, False), **options), *TRAINING, number=4, specs=split)
+    assert spooled.transfers == by_hand.transfers
+
+
+def test_vectors_that_are_split_stay_split():
+    by_hand, with_lox = programs.split_vectors()
+    specs = [PartitionSpec("d"), PartitionSpec("d")]
+    hand, mine = (H100.compile(f, *MATVEC, number=4, specs=specs) for f in (by_hand, with_lox))
+    assert mine.transfers == hand.transfers
+
+
+@pytest.mark.parametrize("number", [1, 8, 64])
+def test_a_tap_is_one_host_call_of_one_operand(number):
+    with cuda.host_calls_that_go_nowhere():
+        tapped = H100.compile(lox.tap(marked(scalars(number)), lambda logs: None), *MATVEC)
+    (operands,) = cuda.host_calls(tapped)
+    assert operands == 1
