@@ -85,6 +85,16 @@ def test_a_config_without_arrays_and_an_empty_one():
     assert configs(lambda logger: jax.vmap(logger.init)(KEYS, Config())) == [{}] * 3
 
 
+def test_arrays_of_text_are_the_same_in_all_lanes():
+    layers = np.array(["conv", "dense"] * 2000)
+    found = configs(lambda logger: jax.jit(jax.vmap(logger.init))(KEYS, Config(layers=layers, rate=RATES)))
+    assert [list(config["layers"]) for config in found] == [list(layers)] * 3
+    other = layers.copy()
+    other[1000] = "norm"
+    assert jax.tree.structure(Config(layers=layers)) != jax.tree.structure(Config(layers=other))
+    assert jax.tree.structure(Config(layers=layers)) == jax.tree.structure(Config(layers=layers.copy()))
+
+
 def test_it_is_a_mapping_and_a_pytree_of_its_arrays():
     config = Config(rate=RATES, env="x")
     assert (dict(config)["env"], len(config), list(config)) == ("x", 2, ["rate", "env"])

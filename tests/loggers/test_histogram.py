@@ -300,9 +300,10 @@ def test_other_bins_in_the_same_file_are_an_error(tmp_path):
         logger.flush()
 
 
-def test_a_resumed_run_goes_on(tmp_path):
+@pytest.mark.parametrize("backend", ["save", "csv", "jsonl"])
+def test_a_resumed_run_goes_on(tmp_path, backend):
     for _ in range(2):
-        with create("save", path=tmp_path, if_exists="resume", name="run") as logger:
+        with create(backend, path=tmp_path, if_exists="resume", name="run") as logger:
             logger.spool(program, logger.init(KEY))(X)
     assert load(tmp_path)["run"]["h"].counts.shape == (4, 5)
 

@@ -34,7 +34,7 @@ class Config(Mapping[str, Any]):
         self._template = self._without_arrays({**values, **more}, "config")
 
     def _without_arrays(self, value: Any, path: str) -> Any:
-        if isinstance(value, jax.Array) or (isinstance(value, np.ndarray) and value.ndim):
+        if isinstance(value, jax.Array) or (isinstance(value, np.ndarray) and value.ndim and _is_numbers(value)):
             self._arrays.append(value)
             return Gap(len(self._arrays) - 1)
         if type(value) in (list, tuple):
@@ -91,9 +91,16 @@ class _Rest:
         return repr(self.template)
 
 
+def _is_numbers(value: np.ndarray) -> bool:
+    """Whether JAX could map it: it has no arrays of text and dates."""
+    return value.dtype.kind in "biufc" or (value.dtype.kind == "V" and value.dtype.type is not np.void)
+
+
 def _key(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((name, _key(item)) for name, item in value.items())
     if type(value) in (list, tuple):
         return type(value), tuple(map(_key, value))
+    if isinstance(value, np.ndarray):  # whose repr leaves out what is in the middle
+        return str(value.dtype), value.shape, value.tobytes() if not value.dtype.hasobject else id(value)
     return type(value), repr(value)
