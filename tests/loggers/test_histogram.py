@@ -221,6 +221,17 @@ def test_a_sum_over_records_is_the_histogram_of_all_values():
     assert told(last["h"]["last"]) == told(Histogram(X * 3, EDGES))
 
 
+def test_reductions_that_leave_no_bins_are_plain_numbers(tmp_path):
+    _, logs = lox.spool(program, reduce="count")(X)
+    assert "counts=4, below=4" in str(logs)
+    with create(["console", f"save:path={tmp_path}"]) as logger:
+        logger.spool(program, logger.init(KEY), reduce="count")(X)
+    (frame,) = [logs.to_pandas() for logs in load(tmp_path).values()]
+    assert frame["h/counts"].tolist() == [4]
+    (counts, *_) = Kinds({}, backend="Mine", supported=("scalar", "binned")).columns(logs.table())
+    assert (counts.name, counts.kind) == ("h/counts", "scalar")
+
+
 def test_under_grad_and_checkpoint():
     def loss(x):
         y = jnp.sin(x)

@@ -63,6 +63,16 @@ def runs_can_be_narrowed_and_put_together(error: lox.loggers.UnreadableRunsError
     assert_type(lox.loggers.load("runs", stack=True), lox.logdict)
 
 
+def histograms_and_configs_are_values(x: jax.Array) -> None:
+    histogram = lox.loggers.Histogram(x, bins=10, range=(0, 1))
+    assert_type(histogram + histogram, lox.loggers.Histogram)
+    assert_type(histogram.sum(0)[1:], lox.loggers.Histogram)
+    lox.log({"weights": lox.loggers.Histogram({"w": x}, bins=[0.0, 0.5, 1.0])})
+    config = lox.loggers.Config({"env": "CartPole"}, rate=x)
+    with lox.loggers.create("memory") as logger:
+        assert_type(logger.init(jax.random.key(0), config), lox.loggers.LoggerState)
+
+
 def a_backend_has_these_methods() -> type[lox.loggers.Logger]:
     class Nowhere:
         def write(self, logs: lox.logdict) -> None: ...

@@ -94,6 +94,11 @@ class Histogram:
         """The edges of the bins, one more than there are bins."""
         return np.array(self._edges.numbers)
 
+    @property
+    def has_bins(self) -> bool:
+        """Whether it still has a number for each bin: `reduce="count"` and reductions of your own may leave something else."""
+        return np.shape(self.counts) == (*np.shape(self.below), len(self._edges.numbers) - 1)
+
     def filled(self) -> tuple[npt.NDArray[Any], Floats]:
         """The counts and the edges of a single histogram, without the empty bins at both ends."""
         counts = np.asarray(self.counts)
@@ -111,7 +116,8 @@ class Histogram:
         every = np.concatenate([below[..., None], counts, above[..., None]], axis=-1)
         return describe_bins(every, lows, highs) | {"nonfinite": nan + inf}
 
-    __lox_summary__ = describe
+    def __lox_summary__(self) -> dict[str, Any]:
+        return self.describe() if self.has_bins else dict(zip(FIELDS, self._fields(), strict=True))
 
     # --- arithmetic --------------------------------------------------------------------------------------------------
 
@@ -153,6 +159,8 @@ class Histogram:
         told = f"{len(edges) - 1} bins from {edges[0]:g} to {edges[-1]:g}"
         if any(isinstance(field, jax.core.Tracer) or not hasattr(field, "shape") for field in self._fields()):
             return f"Histogram({told})"
+        if not self.has_bins:
+            return f"Histogram({told}, {', '.join(f'{name}={getattr(self, name)}' for name in FIELDS)})"
         if np.ndim(self.below):
             return f"Histogram({told}, shape={np.shape(self.below)})"
         counts = np.asarray(self.counts)

@@ -178,7 +178,7 @@ def _parts(key: str, value: Any, histograms: bool = True) -> Iterator[tuple[str,
         return
     # Only the structure is looked at here: no array is computed with, so this is safe on any thread.
     named: set[str] = set()
-    is_leaf = (lambda part: isinstance(part, Histogram)) if histograms else None
+    is_leaf = (lambda part: isinstance(part, Histogram) and part.has_bins) if histograms else None
     for path, leaf in tree_flatten_with_path(value, is_leaf=is_leaf)[0]:
         name = f"{key}/{keystr(path, simple=True, separator='/')}" if path else key
         if name in named:
