@@ -1,4 +1,4 @@
-"""The loop over equations, along the map of a program, with the counters of the loops around at hand."""
+"""The loop over equations, along the map of a program; and the same with the counters of the loops around at hand."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ class Visit:
 class Explorer(Collector):
     """Evaluates a program and knows where in it an equation is. The marks in it stay.
 
-    ``Frame.place`` is the node whose bodies are entered next, ``Frame.env`` holds the counters of the loops around. A loop
-    carries its own counter as a store, under its depth.
+    ``Frame.place`` is the node whose bodies are entered next.
     """
 
-    # Stores, besides counters, that are carried everywhere.
+    # Stores that are carried everywhere.
     carried: frozenset[int] = frozenset()
 
     def __init__(self, traced: Traced) -> None:
@@ -79,18 +78,13 @@ class Explorer(Collector):
 
     def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
         region = frame.place.region(jaxpr)
-        depth = len(region.loops) - 1
         with _restoring(frame):
             if region.linear:
                 frame.visit = None
                 return super().run(jaxpr, args, frame)
-            if frame.place.loop is not None:
-                frame.env = (*frame.env, frame.state[depth])
             frame.visit = self.start(region, frame)
             outs = super().run(jaxpr, args, frame)
             self.finish(frame.visit, outs, frame)
-        if region.iterates:
-            frame.state[depth] = frame.state[depth] + 1
         return outs
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
@@ -104,26 +98,55 @@ class Explorer(Collector):
             outs = compat.bind_eqn(eqn, invals)
         else:
             self.entering(visit, node, frame)
-            outs = self._take_apart(node, eqn, invals, frame)
+            outs = self.take_apart(node, eqn, invals, frame)
         self.evaluated(visit, eqn, invals, outs, frame)
         return outs
 
-    def _take_apart(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
-        counter = frozenset([len(node.around)] if node.loop else [])
-        for depth in counter:
-            frame.state[depth] = jnp.int32(0)
+    def take_apart(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
+        return self.rebuild(node, eqn, invals, frame, self.carried)
+
+    def rebuild(
+        self, node: Node, eqn: Any, invals: list[Array], frame: Frame, stores: frozenset[int]
+    ) -> Sequence[Array]:
+        """The equation by the rule for its primitive, with these stores carried through its bodies."""
         with _restoring(frame):
             frame.place = node
-            self._stores = self.carried | counter
-            outs = table.find(eqn).run(self, frame, eqn, invals)
-        for depth in counter:
-            del frame.state[depth]
-        return outs
+            self._stores = stores
+            return table.find(eqn).run(self, frame, eqn, invals)
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
         """Those of the equation that is being taken apart: a rule asks before it goes on to what is inside."""
         del jaxpr, folds
         return self._stores
+
+
+class CountingExplorer(Explorer):
+    """Has the counters of the loops around at hand, in ``Frame.env``.
+
+    A scan has its counter as an input; a while loop carries its own as a store, under its depth.
+    """
+
+    wants_index = True
+
+    def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
+        region = frame.place.region(jaxpr)
+        depth, around = len(region.loops) - 1, frame.env
+        if frame.place.loop is not None and not region.linear:
+            frame.env = (*around, frame.state[depth] if frame.index is None else frame.index)
+        outs = super().run(jaxpr, args, frame)
+        frame.env = around
+        if region.iterates and depth in frame.state:
+            frame.state[depth] = frame.state[depth] + 1
+        return outs
+
+    def take_apart(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
+        if node.loop is None or node.loop.length is not None:
+            return super().take_apart(node, eqn, invals, frame)
+        depth = len(node.around)
+        frame.state[depth] = jnp.int32(0)
+        outs = self.rebuild(node, eqn, invals, frame, self.carried | {depth})
+        del frame.state[depth]
+        return outs
 
 
 @contextlib.contextmanager

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from lox._calls import explain_options
 from lox._inside import propagation
-from lox._inside.explorer import Explorer, Visit, check_traceable
+from lox._inside.explorer import CountingExplorer, Visit, check_traceable
 from lox._inside.propagation import is_float
 from lox._inside.regions import Node, Region, is_function
 from lox._inside.report import OPERANDS, Report, Site, Sites
@@ -103,7 +104,7 @@ class WatchVisit(Visit):
         self.infinite: set[Any] = set()
 
 
-class Watcher(Explorer):
+class Watcher(CountingExplorer):
     """Looks at what every operation makes."""
 
     carried = frozenset([VERDICT])
@@ -168,13 +169,13 @@ class Watcher(Explorer):
             bad = _any([_is_bad(out) for out in outs if is_float(jax.typeof(out))])
             frame.state[VERDICT] = _choose(bad, frame.state[VERDICT], visit.before)
 
-    def _take_apart(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
+    def take_apart(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
         if eqn.primitive.name != "shard_map":
-            return super()._take_apart(node, eqn, invals, frame)
+            return super().take_apart(node, eqn, invals, frame)
         # Each device has a verdict of its own; afterwards, the first that found something speaks for all.
         sizes, before = shard_map.mesh_sizes(eqn), frame.state[VERDICT]
         frame.state[VERDICT] = {name: jnp.broadcast_to(v, sizes + v.shape) for name, v in before.items()}
-        outs = super()._take_apart(node, eqn, invals, frame)
+        outs = super().take_apart(node, eqn, invals, frame)
         each = {name: v.reshape(-1, *before[name].shape) for name, v in frame.state[VERDICT].items()}
         first = jnp.argmax(each["found"]).astype(jnp.int32)
         verdict = {name: v[first] for name, v in each.items()}
@@ -221,7 +222,7 @@ class Watcher(Explorer):
         first = jnp.argmax(made)
         numbers = np.array([self._number(region, one.eqn) for one in run], np.int32)
         lines = np.array([self._sites[number].line.line for number in numbers], np.int32)
-        here = [loop.number(count) for loop, count in zip(region.loops, counters, strict=True)][: self._depth]
+        here = list(counters)[: self._depth]
         operands = jnp.asarray(ins)[first, :OPERANDS]
         return {
             "found": made.any(),
@@ -271,10 +272,9 @@ class _Values:
 
     def table(self, arrays: Sequence[Array]) -> Any:
         """Ranges of all values, and the rows of each operation."""
-        ranges = [_range(array) for array in arrays]
-        low = jnp.stack([*(low for low, _ in ranges), jnp.float32(0)])
-        high = jnp.stack([*(high for _, high in ranges), jnp.float32(0)])
-        return low, high, self.ins, self.outs
+        lows, highs = zip(*map(_range, arrays), strict=True)
+        filler = np.zeros(1, np.float32)
+        return lax.concatenate([*lows, filler], 0), lax.concatenate([*highs, filler], 0), self.ins, self.outs
 
 
 def _table(rows: list[list[int]], filler: int, width: int) -> np.ndarray:
@@ -282,29 +282,50 @@ def _table(rows: list[list[int]], filler: int, width: int) -> np.ndarray:
     return np.array([[*row, *[filler] * (width - len(row))] for row in rows], np.int32).reshape(len(rows), width)
 
 
+# There is one of these for each value of a program, so they are made of single operations: functions of jax.numpy are
+# calls of jitted functions, which takes several times as long to trace.
+
+
 def _range(value: Array) -> tuple[Array, Array]:
-    """The smallest and the largest element; nan in both where one is nan."""
-    x = jnp.asarray(value)
-    if not x.size:
-        return jnp.float32(0), jnp.float32(0)
-    if jnp.iscomplexobj(x):
-        x = jnp.stack([x.real, x.imag])
-    low, high = jnp.min(x), jnp.max(x)
-    limit = jnp.finfo(jnp.float32).max
-    # A finite float64 stays finite.
-    return tuple(jnp.where(jnp.isfinite(v), jnp.clip(v, -limit, limit), v).astype(jnp.float32) for v in (low, high))  # type: ignore[return-value]
+    """The smallest and the largest element, as rows of length 1; nan in both where one is nan."""
+    parts = _parts(value)
+    if not parts[0].size:
+        return np.zeros(1, np.float32), np.zeros(1, np.float32)  # type: ignore[return-value]
+    everywhere = tuple(range(parts[0].ndim))
+    low = functools.reduce(lax.min, [lax.reduce_min(part, everywhere) for part in parts])
+    high = functools.reduce(lax.max, [lax.reduce_max(part, everywhere) for part in parts])
+    return _row(low), _row(high)
+
+
+def _row(value: Array) -> Array:
+    limit = np.finfo(np.float32).max
+    if jnp.finfo(value.dtype).max > limit:  # a finite float64 stays finite
+        clipped = lax.clamp(np.asarray(-limit, value.dtype), value, np.asarray(limit, value.dtype))
+        value = lax.select(lax.is_finite(value), clipped, value)
+    return lax.broadcast_in_dim(lax.convert_element_type(value, np.float32), (1,), ())
+
+
+def _parts(value: Array) -> list[Array]:
+    """A float as it is; the two parts of a complex number."""
+    x = value if isinstance(value, jax.Array) else jnp.asarray(value)
+    return [lax.real(x), lax.imag(x)] if jnp.issubdtype(x.dtype, jnp.complexfloating) else [x]
 
 
 def _is_bad(value: Array) -> Array:
-    return ~jnp.isfinite(value).all()
+    parts = _parts(value)
+    everywhere = tuple(range(parts[0].ndim))
+    finite = [lax.reduce_and(lax.is_finite(part), everywhere) for part in parts]
+    return lax.bitwise_not(functools.reduce(lax.bitwise_and, finite))
 
 
 def _has_nan(value: Array) -> Array:
-    return jnp.isnan(value).any()
+    parts = _parts(value)
+    everywhere = tuple(range(parts[0].ndim))
+    return _any([lax.reduce_or(lax.ne(part, part), everywhere) for part in parts])
 
 
 def _any(flags: list[Array]) -> Array:
-    return functools.reduce(jnp.logical_or, flags, jnp.bool_(False))
+    return functools.reduce(lax.bitwise_or, flags) if flags else jnp.bool_(False)
 
 
 def _choose(condition: Array, new: Verdict, old: Verdict) -> Verdict:

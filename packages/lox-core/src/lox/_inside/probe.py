@@ -11,7 +11,7 @@ import jax
 
 from lox._calls import explain_options
 from lox._inside.candidates import PRIMITIVE, Candidate, Candidates, keys_of_marks
-from lox._inside.explorer import Explorer, Visit, check_traceable
+from lox._inside.explorer import CountingExplorer, Visit, check_traceable
 from lox._inside.findings import Finding, Findings
 from lox._inside.patterns import Patterns
 from lox._inside.regions import Node, Region
@@ -128,7 +128,7 @@ class ProbeVisit(Visit):
         self.kept: dict[tuple[int, int], Array] = {}
 
 
-class Prober(Explorer):
+class Prober(CountingExplorer):
     """Adds a mark for each candidate that was chosen."""
 
     def __init__(self, options: ProbeOptions, traced: program.Traced) -> None:
@@ -182,8 +182,7 @@ class Prober(Explorer):
     def _mark_those(self, visit: ProbeVisit, at: int | None, frame: Frame) -> None:
         if not marks_are_wanted():  # a derivative rule that is run outside the transformation
             return
-        loops = visit.region.loops
-        counters = [loop.number(count) for loop, count in zip(loops, frame.env, strict=True)]
+        counters = list(frame.env)
         for candidate in self._marks.get(visit.region, {}).get(at, ()):
             values = [visit.kept[value] for value in candidate.values] or counters[-1:]
             self._bind(candidate, values, counters)

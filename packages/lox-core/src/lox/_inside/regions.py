@@ -22,12 +22,6 @@ class Loop(NamedTuple):
 
     path: str
     length: int | None  # None: it runs until a condition is false
-    reverse: bool
-
-    def number(self, count: Any) -> Any:
-        """The place along the scanned axis of the iteration that is the ``count``-th to run: a backward pass starts at
-        the end, and its iterations have the numbers of those they belong to."""
-        return self.length - 1 - count if self.reverse and isinstance(self.length, int) else count
 
 
 class Place(NamedTuple):
@@ -183,8 +177,8 @@ def _label(eqn: Any) -> str:
 
 def _loop(eqn: Any, path: str) -> Loop | None:
     if eqn.primitive.name == "scan":
-        return Loop(path, eqn.params["length"], eqn.params["reverse"])
-    return Loop(path, None, False) if eqn.primitive.name == "while" else None
+        return Loop(path, eqn.params["length"])
+    return Loop(path, None) if eqn.primitive.name == "while" else None
 
 
 def _parts(eqn: Any) -> dict[int, str]:

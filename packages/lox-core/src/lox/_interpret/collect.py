@@ -65,6 +65,7 @@ class Frame:
       own: for variables that depend on other lanes of a ``vmap``, what a lane would have by itself (``answers``).
       nested: False in the outermost body, where gradients are stopped by the caller.
       visit: what a collector with a map keeps while it evaluates this body.
+      index: in the body of a scan, the place along the scanned axis, for collectors that ask for it.
     """
 
     def __init__(self, context: Context, nested: bool = True) -> None:
@@ -73,6 +74,7 @@ class Frame:
         self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
         self.place = context.place
         self.visit: Any = None
+        self.index: Array | None = None
         self.rows = Rows()
         self.own: dict[Any, Array] = {}
         self.nested = nested
@@ -97,6 +99,8 @@ class Collector:
     tracks_lanes = False
     # Whether records leave a function among its results. What has none of its own then has no way to record.
     returns_records = False
+    # Whether the body of a scan is told where along the scanned axis it is.
+    wants_index = False
 
     def __init__(self, survey: Survey, keep: bool, packing: Packing = NO_PACKING) -> None:
         self.survey = survey

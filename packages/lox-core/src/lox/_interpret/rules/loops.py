@@ -31,16 +31,20 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     structure: list[Any] = []
     fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
 
-    def body(carry: Any, x: Any) -> Any:
-        carried, state = carry
+    # Carried, a counter would be one more thing to compute: as an input it is there.
+    index = jax.lax.iota(jnp.int32, length) if collector.wants_index else None
+
+    def body(carry: Any, inputs: Any) -> Any:
+        (carried, state), (x, place) = carry, inputs
         inner = Frame(frame.context(numbers, state=state))
+        inner.index = place
         outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
         rows = inner.rows.stack()
         arrays, tree = jax.tree.flatten(rows)
         limit = 0 if len(arrays) <= fused else collector.packing.rows
         # An input that is an output as well, such as the step, costs nothing: JAX hands it on. What a loop inside has
         # returned it has packed as it should be, and that loop took longer than writing its rows.
-        apart = {*map(id, x), *rows.of_inner_loops()}
+        apart = {*map(id, x), id(place), *rows.of_inner_loops()}
         layout = Layout.of(arrays, limit, apart, collector.packing.turned)
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
@@ -48,8 +52,9 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     (carried, state), (ys, packed) = jax.lax.scan(
         body,
         (init, frame.context(numbers).state),
-        xs,
-        length=None if xs else length,  # as a length, JAX takes numbers only; those of `jax.export` need not be any
+        (xs, index),
+        # As a length, JAX takes numbers only; those of `jax.export` need not be any.
+        length=None if xs or index is not None else length,
         reverse=reverse,
         unroll=params["unroll"],
     )
