@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import checkify
 
 import lox
+import lox.loggers
 from benchmarks.harness import Figure, in_turns
 
 LAYERS, WIDTH, LENGTH, BATCH, WORDS, HEADS = 4, 128, 64, 8, 256, 4
@@ -20,6 +23,7 @@ def figures(quick: bool) -> Iterator[Figure]:
     del quick
     yield from _find_nonfinite()
     yield _probe()
+    yield from _progress()
 
 
 def _find_nonfinite() -> Iterator[Figure]:
@@ -56,6 +60,21 @@ def _probe() -> Figure:
     return samples.figure(
         "spool(probe(f))", "spool(f)", topic="inside", case="a vector of 64, T=10000, the same mark", target=1.05
     )
+
+
+def _progress() -> Iterator[Figure]:
+    """A bar for programs of about a second, with steps of a microsecond and of a millisecond."""
+    for width, length, case in ((100, 1_000_000, "steps of 1 us"), (2_000, 1_000, "steps of 1 ms")):
+        matrix = jax.random.normal(jax.random.key(0), (width, width)) / width**0.5
+
+        def run(x: Any, matrix: Any = matrix, length: int = length) -> Any:
+            return jax.lax.scan(lambda x, i: (jnp.tanh(matrix @ x + i), x[0]), x, jnp.linspace(0.0, 1.0, length))
+
+        x = jnp.ones(width)
+        plain, shown = jax.jit(run), lox.loggers.progress(jax.jit(run), file=io.StringIO(), live=True)
+        thunks = {"progress(f)": functools.partial(shown, x), "f": functools.partial(plain, x)}
+        samples = in_turns(thunks, seconds=12.0)
+        yield samples.figure("progress(f)", "f", topic="inside", case=f"a bar, {case}, T={length}", target=1.01)
 
 
 def _training_step() -> tuple[Any, Any]:

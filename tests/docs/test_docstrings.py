@@ -35,6 +35,7 @@ def test_the_examples_in_docstrings_run(name, tmp_path, monkeypatch):
 
 
 PUBLIC = [lox.log, lox.log_grad, lox.spool, lox.tap, lox.nolog, lox.logdict, lox.Reducer]
+PUBLIC += [lox.probe, lox.find_nonfinite, lox.loggers.progress]
 PUBLIC += [lox.loggers.load, lox.loggers.create, lox.loggers.available, lox.loggers.get, lox.loggers.Logger]
 PUBLIC += [lox.loggers.get(name) for name in lox.loggers.available()]
 

@@ -21,14 +21,14 @@ class Terminal:
         self._main, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.file = open(other, "w")  # noqa: SIM115 (closed by `text`)
-        self._parts = []
+        self.parts = []
         self._reader = threading.Thread(target=self._read)  # a terminal that nobody reads from fills up
         self._reader.start()
 
     def _read(self):
         with contextlib.suppress(OSError):  # which is how a terminal that nobody writes to any more ends
             while part := os.read(self._main, 10_000):
-                self._parts.append(part)
+                self.parts.append(part)
 
     def text(self):
         """All that was sent to it."""
@@ -36,7 +36,7 @@ class Terminal:
             self.file.close()
             self._reader.join()
             os.close(self._main)
-        return b"".join(self._parts).decode()
+        return b"".join(self.parts).decode()
 
     def lines(self):
         """What stands on it in the end."""

@@ -20,7 +20,7 @@ PUBLIC = {
         LoggerLoadError
         LoggerNotFoundError LoggerOptionError LoggerState LoggerStateError LoggerWarning MemoryLogger MultiLogger
         ProgressLogger Reader ReaderError RecordError Recording Run RunExistsError RunFormatError RunLock Runs SaveLogger
-        StoredRun UnreadableRunsError Writer available create get load
+        StoredRun UnreadableRunsError Writer available create get load progress
     """,
     "lox.tensorboard": "TensorBoardLogger",
     "lox.wandb": "WandbError WandbFinishedError WandbKeyError WandbLogger WandbLoginError WandbOptionError",
@@ -37,6 +37,7 @@ SIGNATURES = {
     "lox.loggers.get": "name",
     "lox.loggers.available": "",
     "lox.loggers.load": "path stack keys readers on_error",
+    "lox.loggers.progress": "fun name file live",
     "lox.loggers.Reader.find": "self root files",
     "lox.loggers.Reader.read": "self run wanted",
     "lox.loggers.Runs.where": "self equal more",

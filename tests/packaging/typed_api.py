@@ -49,6 +49,7 @@ def a_logger_keeps_the_signature_of_the_function_too(key: jax.Array) -> None:
         assert_type(logger.spool(train, state, reduce="mean")(key, 2), float)
         assert_type(logger.tap(train, state)(key, steps=2), float)
         logger.spool(train, state)(key, "two")  # type: ignore[arg-type]
+    assert_type(lox.loggers.progress(train, name="training")(key, steps=2), float)
     with lox.loggers.SaveLogger("runs") as save:
         assert_type(save, lox.loggers.SaveLogger)
 

@@ -28,7 +28,8 @@ def explain_options(hints: Mapping[str, str]) -> Callable[[F], F]:
         def explained(*args: Any, **kwargs: Any) -> Any:
             for name in kwargs:
                 if name not in known:
-                    raise UnknownOptionError(_unknown(f"lox.{fun.__name__}", name, options, hints))
+                    package = ".".join(part for part in fun.__module__.split(".")[:2] if not part.startswith("_"))
+                    raise UnknownOptionError(_unknown(f"{package}.{fun.__name__}", name, options, hints))
             return fun(*args, **kwargs)
 
         return explained  # type: ignore[return-value]

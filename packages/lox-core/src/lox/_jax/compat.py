@@ -257,6 +257,21 @@ def define_transpose(primitive: Any, rule: Callable[..., Any]) -> None:
     ad.primitive_transposes[primitive] = rule
 
 
+def define_linear(primitive: Any, transpose: Callable[..., Any]) -> None:
+    """``transpose(cotangent, operand, **params)`` of a primitive that is linear in its only operand."""
+    ad.deflinear2(primitive, transpose)
+
+
+def type_of(operand: Any) -> Any:
+    """The type of an operand of a transpose rule, which may have no value."""
+    return operand.aval if ad.is_undefined_primal(operand) else _core.typeof(operand)
+
+
+def reshaped(aval: Any, shape: tuple[int, ...]) -> Any:
+    """The type of a reshaped array."""
+    return jax.lax.reshape_p.abstract_eval(aval, new_sizes=shape, dimensions=None, sharding=None)[0]
+
+
 current_name_stack = _source_info_util.current_name_stack
 
 

@@ -7,6 +7,7 @@ looking around imports nobody else's.
 
 from typing import TYPE_CHECKING, Any
 
+from lox.loggers._backends.display.program_bars import progress as progress
 from lox.loggers._delivery.locks import RunLock as RunLock
 from lox.loggers._delivery.logger import Logger as Logger
 from lox.loggers._delivery.run import LaneWriter as LaneWriter

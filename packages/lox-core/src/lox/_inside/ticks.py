@@ -1,0 +1,194 @@
+"""``tick_p``: a loop tells the host how far it is, as often as the host wants to know.
+
+A tick is asked for at every place where a loop could tell, and made only if the loop has come as far as the host said the
+last time. So the host chooses the interval while the program runs, and a place where nothing is told costs a comparison.
+
+Under ``vmap`` there is one tick for all lanes: they are in lockstep, and the one that is farthest speaks for them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lox._jax import compat, lowering
+from lox._jax.primitive import EffectfulPrimitive
+from lox._types import Array
+
+
+class FollowedLoop(NamedTuple):
+    """A loop that tells how far it is.
+
+    Attributes:
+      path: where it is in the program.
+      length: how many iterations it has; None: that is not known before.
+      inside: the path of the loop around it that is followed too; None: it is an outermost one.
+    """
+
+    path: str
+    length: int | None
+    inside: str | None
+
+
+class Answer(NamedTuple):
+    """What the host wants to know.
+
+    Attributes:
+      steps: after how many more iterations it wants to hear of the loop again.
+      inside: whether, until then, it wants to hear of the loops inside as well.
+    """
+
+    steps: int
+    inside: bool
+
+
+class Listener(Protocol):
+    """The host's side. Its methods are called while the program runs, and the program waits: they must be short."""
+
+    def expect(self, loops: Sequence[FollowedLoop]) -> None:
+        """A program was traced; these are its loops."""
+
+    def tick(self, loop: FollowedLoop, position: int) -> Answer:
+        """So many iterations are done; 0: the loop has just begun."""
+
+    def end(self, loop: FollowedLoop, position: int) -> None:
+        """An outermost loop has ended."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """Whom to tell of which loop. Equal for equal programs, so that a compiled one is found again."""
+
+    listener: Listener
+    loop: FollowedLoop
+
+    def call(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        at = int(position)
+        steps, inside = self.listener.tick(self.loop, at % 2**32)
+        return _wrapped(at + min(max(steps, 1), _FARTHEST)), np.asarray(inside, np.bool_)
+
+    def call_at_end(self, position: np.ndarray, due: np.ndarray) -> tuple[()]:
+        del due
+        self.listener.end(self.loop, int(position) % 2**32)
+        return ()
+
+
+# Counters are of 32 bits and start again: places that are nearer than this to each other can be compared.
+_FARTHEST = 2**30
+
+
+def _wrapped(position: int) -> np.ndarray:
+    return np.asarray((position + 2**31) % 2**32 - 2**31, np.int32)
+
+
+class Clock(NamedTuple):
+    """What a followed loop carries: how many iterations are done, and at how many the next tick is due."""
+
+    done: Array
+    due: Array
+
+    def after(self, steps: int) -> Clock:
+        return Clock(self.done + jnp.int32(steps), self.due)
+
+    def is_due(self) -> Array:
+        return self.done - self.due >= 0
+
+    def until_due(self, wanted: Array) -> Clock:
+        """Never due, where nobody wants to know."""
+        return Clock(self.done, jnp.where(wanted, self.due, self.done + jnp.int32(_FARTHEST)))
+
+
+def start() -> Clock:
+    return Clock(jnp.int32(0), jnp.int32(0))
+
+
+def tick(listener: Listener, loop: FollowedLoop, wanted: Array, clock: Clock) -> tuple[Clock, Array]:
+    """Tell how far it is, if that is wanted and due. Also returns whether loops inside should tell."""
+    due, inside = tick_p.bind(wanted, *clock, target=Target(listener, loop))
+    return Clock(clock.done, due), inside
+
+
+def end(listener: Listener, loop: FollowedLoop, clock: Clock) -> None:
+    # The compiler knows how many iterations a scan has; what the host said last it knows only when the loop has ended.
+    end_p.bind(*clock, target=Target(listener, loop))
+
+
+# --- the primitives --------------------------------------------------------------------------------------------------
+
+
+class TickEffect(compat.Effect):
+    __str__ = lambda self: "LoxTick"  # noqa: E731
+
+
+_effect = TickEffect()
+compat.allow_effect(TickEffect)
+
+tick_p = EffectfulPrimitive("lox_tick")  # wanted, done, due -> due, inside
+end_p = EffectfulPrimitive("lox_end")  # done, due ->
+call_p = compat.Primitive("lox_tick_call")  # the call itself
+call_p.multiple_results = True
+
+_RESULTS = [compat.ShapedArray((), np.dtype(np.int32)), compat.ShapedArray((), np.dtype(np.bool_))]
+
+
+@tick_p.def_impl
+def _tick_impl(wanted: Any, done: Any, due: Any, *, target: Target) -> list[Any]:
+    if not wanted or int(_wrapped(int(done) - int(due))) < 0:
+        return [due, jnp.bool_(False)]
+    return [jnp.asarray(out) for out in target.call(np.asarray(done))]
+
+
+@end_p.def_impl
+def _end_impl(done: Any, due: Any, *, target: Target) -> list[Any]:
+    return list(target.call_at_end(np.asarray(done), np.asarray(due)))
+
+
+@tick_p.def_effectful_abstract_eval
+@call_p.def_effectful_abstract_eval
+def _tick_type(*avals: Any, target: Target) -> Any:
+    del avals, target
+    return _RESULTS, {_effect}
+
+
+@end_p.def_effectful_abstract_eval
+def _end_type(*avals: Any, target: Target) -> Any:
+    del avals, target
+    return [], {_effect}
+
+
+def _batch(primitive: Any, axis_data: Any, operands: Any, dims: Any, *, target: Target) -> Any:
+    del axis_data
+    farthest = [x if dim is None else jnp.max(x, axis=dim) for x, dim in zip(operands, dims, strict=True)]
+    outs = primitive.bind(*farthest, target=target)
+    return outs, [None] * len(outs)
+
+
+def _tick(wanted: Array, done: Array, due: Array, *, target: Target) -> list[Array]:
+    return jax.lax.cond(
+        wanted & Clock(done, due).is_due(),
+        lambda: call_p.bind(done, target=target),
+        lambda: [due, jnp.bool_(False)],
+    )
+
+
+def _call(ctx: Any, *operands: Any, target: Target) -> Any:
+    return lowering.lower_to_host_call(ctx, target.call, operands, None, checked=True)
+
+
+def _call_at_end(ctx: Any, *operands: Any, target: Target) -> Any:
+    return lowering.lower_to_host_call(ctx, target.call_at_end, operands, None, checked=False)
+
+
+for _primitive in (tick_p, end_p):
+    compat.define_batching(
+        _primitive, lambda *args, _primitive=_primitive, **params: _batch(_primitive, *args, **params)
+    )
+    compat.define_jvp_binding_primals(_primitive)
+lowering.define_lowering(tick_p, lowering.lower_fun(_tick, multiple_results=True))
+lowering.define_lowering(call_p, _call)
+lowering.define_lowering(end_p, _call_at_end)

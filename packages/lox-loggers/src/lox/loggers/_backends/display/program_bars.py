@@ -1,0 +1,281 @@
+"""`lox.loggers.progress`: a bar for a program that nobody marked.
+
+The program calls `tick` from a thread of its own and waits for the answer, so a tick only takes note. A thread that all
+programs share draws.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import IO, ParamSpec, TypeVar
+
+import jax
+
+from lox._calls import explain_options
+from lox._inside.follow import follow
+from lox._inside.ticks import Answer, FollowedLoop
+from lox._jax import compat
+from lox.loggers._backends.display.bars import WAITING, Bar, BarPlace, Ended, place_for
+from lox.loggers._backends.display.board import printable
+from lox.loggers._backends.display.notebook import output_for
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PERIOD = 0.2
+"""Seconds between two ticks, and between two drawings."""
+_GROWTH = 16  # a tick comes after so many times the iterations of the last at most: nobody knows how long those take
+_SHORT = 1.0  # a loop that took less than so many seconds leaves no bar behind if another follows within them
+
+
+@explain_options(
+    {"total": "the loops of the program tell it. A logger that is told: lox.loggers.ProgressLogger(total=...)"}
+)
+def progress(
+    fun: Callable[P, R], *, name: str | None = None, file: IO[str] | None = None, live: bool | None = None
+) -> Callable[P, R]:
+    """The same function with a progress bar, without a change of its code.
+
+    The bar belongs to the outermost loop that runs: a `scan`, `map` or `fori_loop` has a total, a `while_loop` is counted.
+    If one iteration takes long, the position of the loop inside it stands next to the bar. Loops that run one after the
+    other have bars one after the other. Until the first loop begins, the bar says that the program is being compiled.
+
+    Args:
+      fun: the function, jitted or not. Its result is the same, bit for bit; it can be jitted, mapped and differentiated.
+      name: what the bar is called; the name of the function if None.
+      file: where to; standard error if None. Where it is no terminal, there is a line for each tenth of the way.
+      live: True or False to have the bar or the lines whatever `file` is.
+
+    >>> def train(x):
+    ...     return jax.lax.fori_loop(0, 1000, lambda i, x: jnp.cos(x), x)
+    >>> print(lox.loggers.progress(train)(1.0))
+    0.739085...
+    """
+    title = printable(name or str(getattr(fun, "__name__", type(fun).__name__)))
+    followed, bars = follow(fun, functools.partial(ProgramBars, title, file, live), (title, file, live))
+
+    @functools.wraps(fun)
+    def with_bar(*args: P.args, **kwargs: P.kwargs) -> R:
+        bars.called()
+        try:
+            out: R = followed(*args, **kwargs)
+        except BaseException:
+            bars.failed()
+            raise
+        if not compat.tracing_now():
+            bars.compiled()
+        return out
+
+    return with_bar
+
+
+class _Course:
+    """How a loop goes on."""
+
+    def __init__(self, loop: FollowedLoop) -> None:
+        self.loop = loop
+        self.position = 0
+        self.started = self.last = time.monotonic()
+        self.ended: float | None = None
+        self._steps = 0  # of the last answer
+        self._seconds: float | None = None  # that an iteration takes
+
+    def begin(self) -> None:
+        self.position, self.ended, self._steps = 0, None, 0
+        self.started = self.last = time.monotonic()
+
+    def end(self, position: int) -> None:
+        self.position, self.ended = position, time.monotonic()
+
+    def go_on(self, position: int) -> None:
+        now = time.monotonic()
+        if position > self.position:
+            self._seconds = (now - self.last) / (position - self.position)
+        self.position, self.last = position, now
+
+    def answer(self) -> Answer:
+        if self._seconds is None:
+            self._steps = 1
+            return Answer(1, inside=True)
+        wanted = int(PERIOD / max(self._seconds, 1e-9))
+        most = _GROWTH * self._steps if self._steps else wanted
+        self._steps = max(min(wanted, most), 1)
+        return Answer(self._steps, inside=self._seconds > PERIOD)
+
+    def elapsed(self) -> float:
+        return (self.ended or time.monotonic()) - self.started
+
+    def text(self) -> str:
+        """The position, for a place next to the bar of the loop around."""
+        label = self.loop.path.rsplit("/", 1)[-1]
+        return f"{label} {self.position}" + ("" if self.loop.length is None else f"/{self.loop.length}")
+
+
+class _Showing:
+    """A bar, from the moment at which the program is called or a loop begins until nothing more comes."""
+
+    def __init__(self, title: str, make_place: Callable[[], BarPlace]) -> None:
+        self.title = title
+        self._make_place = make_place
+        self.compiling = True
+        self.course: _Course | None = None
+        self.inner: _Course | None = None
+        self.dropped = self.closed = False
+        self._called = time.monotonic()
+        self._place: BarPlace | None = None
+        self._finished = False
+
+    def begin(self, title: str, course: _Course) -> None:
+        self.title, self.course, self.inner, self.compiling = title, course, None, False
+
+    def runs(self) -> bool:
+        return self.course is not None and self.course.ended is None
+
+    def is_over(self) -> bool:
+        if self.course is None:
+            return self.dropped
+        return self.dropped or (self.course.ended is not None and time.monotonic() - self.course.ended > _SHORT)
+
+    def is_short(self) -> bool:
+        return self.course is None or self.course.elapsed() < _SHORT
+
+    def _bar(self) -> Bar:
+        course = self.course
+        if course is None:
+            return Bar(self.title, 0, None, time.monotonic() - self._called, compiling=self.compiling)
+        beside = "" if self.inner is None else self.inner.text()
+        return Bar(self.title, course.position, course.loop.length, course.elapsed(), beside)
+
+    def paint(self) -> None:
+        if self._finished or (self.closed and self.course is None and self._place is None):
+            return  # nothing more is to come, or nothing has come and nothing was shown
+        self._finished = self.closed
+        try:
+            self._place = self._place or self._make_place()
+            self._place.show([self._bar()], last=self.closed)
+            if self.closed:
+                self._place.close()
+        except BrokenPipeError:
+            self._place = Ended()
+
+
+class ProgramBars:
+    """What a program shows: the listener of its loops."""
+
+    def __init__(self, title: str, file: IO[str] | None, live: bool | None) -> None:
+        self._title = title
+        self._output = output_for(file, live, WAITING)
+        self._make_place = functools.partial(place_for, file, live, self._output)
+        self._courses: dict[FollowedLoop, _Course] = {}
+        self._several = False
+        self._showing: _Showing | None = None
+
+    def called(self) -> None:
+        if self._output is not None:
+            self._output.called()
+        with painter.lock:
+            if self._showing is None or not self._showing.runs():  # the call before may still run
+                self._next_showing()
+
+    def compiled(self) -> None:
+        with painter.lock:
+            if self._showing is not None:
+                self._showing.compiling = False
+
+    def failed(self) -> None:
+        with painter.lock:
+            if self._showing is not None:
+                self._showing.dropped = True
+
+    def expect(self, loops: Sequence[FollowedLoop]) -> None:
+        self._several = sum(loop.inside is None for loop in loops) > 1
+        if not loops:
+            self.failed()  # nothing will be heard of it
+
+    def tick(self, loop: FollowedLoop, position: int) -> Answer:
+        with painter.lock:
+            course = self._courses.setdefault(loop, _Course(loop))
+            if position == 0:
+                course.begin()
+                if loop.inside is None:
+                    self._next_showing().begin(self._title_of(loop), course)
+            course.go_on(position)
+            if self._showing is not None:
+                # The position inside belongs to one iteration.
+                self._showing.inner = None if loop.inside is None else course
+            return course.answer()
+
+    def end(self, loop: FollowedLoop, position: int) -> None:
+        with painter.lock:
+            self._courses[loop].end(position)
+            if self._showing is not None:
+                self._showing.inner = None
+
+    def _title_of(self, loop: FollowedLoop) -> str:
+        """Named by its loop where there are several."""
+        path = loop.path.removeprefix(f"{self._title}/")  # of a jitted function, the path begins with its name
+        return f"{self._title}: {path}" if self._several else self._title
+
+    def _next_showing(self) -> _Showing:
+        """The bar that is there, if it has been for a moment only; else the next."""
+        now = self._showing
+        if now is None or now.closed or now.runs() or not now.is_short():
+            if now is not None:
+                now.dropped = True
+            now = self._showing = _Showing(self._title, self._make_place)
+            painter.show(now)
+        return now
+
+
+class Painter:
+    """Draws all bars, from a thread that lives as long as there are any."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # of the bars; not held while they are drawn
+        self._drawing = threading.Lock()
+        self._showings: list[_Showing] = []
+        self._thread: threading.Thread | None = None
+
+    def show(self, showing: _Showing) -> None:
+        with self.lock:
+            self._showings.append(showing)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="lox-progress", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(PERIOD)
+            self.paint()
+            with self.lock:
+                if not self._showings:
+                    self._thread = None
+                    return
+
+    def paint(self, last: bool = False) -> None:
+        with self._drawing:
+            with self.lock:
+                there = list(self._showings)
+                for showing in there:
+                    showing.closed = last or showing.is_over()
+                self._showings = [showing for showing in there if not showing.closed]
+            for showing in there:
+                showing.paint()
+
+    def finish(self) -> None:
+        """Waits for the programs that run, and leaves all bars as they are then."""
+        with self.lock:
+            there_are = bool(self._showings)
+        if there_are:
+            with contextlib.suppress(Exception):  # of a program, which its caller hears of
+                jax.effects_barrier()
+            self.paint(last=True)
+
+
+painter = Painter()
+atexit.register(painter.finish)
