@@ -290,7 +290,7 @@ def _range(value: Array) -> tuple[Array, Array]:
     """The smallest and the largest element, as rows of length 1; nan in both where one is nan."""
     parts = _parts(value)
     if not parts[0].size:
-        return np.zeros(1, np.float32), np.zeros(1, np.float32)  # type: ignore[return-value]
+        return np.zeros(1, np.float32), np.zeros(1, np.float32)
     everywhere = tuple(range(parts[0].ndim))
     low = functools.reduce(lax.min, [lax.reduce_min(part, everywhere) for part in parts])
     high = functools.reduce(lax.max, [lax.reduce_max(part, everywhere) for part in parts])
