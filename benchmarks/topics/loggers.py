@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import lox
 import lox.loggers
 from benchmarks import programs
-from benchmarks.harness import Figure, in_turns
+from benchmarks.harness import Figure, Samples, in_turns
 
 LANES = 256
 
@@ -22,6 +23,7 @@ def figures(quick: bool) -> Iterator[Figure]:
     yield _training_step()
     if not quick:
         yield _lanes()
+        yield _call_during_a_long_step()
 
 
 def _training_step() -> Figure:
@@ -92,4 +94,38 @@ def _lanes() -> Figure:
         )
     return samples.figure(
         "memory logger", "one debug.callback", topic="logger", case=f"{LANES} runs at once", target=1.5
+    )
+
+
+def _call_during_a_long_step() -> Figure:
+    """Until the call returns, not until the device is done: a loop that prepares the next batch wants it back at once."""
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32) / 512**0.5)
+
+    def step(x: Any, products: Any) -> Any:
+        x = jax.lax.fori_loop(0, products, lambda _, x: jnp.tanh(weights @ x), x)
+        lox.log({f"k{i}": x[i, i] for i in range(8)}, step=0)
+        return x
+
+    def took(fun: Any, *args: Any) -> tuple[float, float]:
+        """Seconds until the call returned, and until its result was there."""
+        begun = time.perf_counter()
+        out = fun(*args)
+        returned = time.perf_counter() - begun
+        jax.block_until_ready(out)
+        return returned, time.perf_counter() - begun
+
+    jitted, x = jax.jit(step), jnp.ones((512, 256))
+    with lox.loggers.create("memory") as logger:
+        calls = {
+            "logger.spool": logger.spool(jitted, logger.init(jax.random.key(0))),
+            "lox.spool": lox.spool(jitted),
+        }
+        for call in calls.values():
+            took(call, x, 100)
+        _, hundred = took(calls["lox.spool"], x, 100)
+        second = int(100 / hundred)
+        rounds = [{name: took(call, x, second)[0] for name, call in calls.items()} for _ in range(9)]
+    samples = Samples({name: [each[name] for each in rounds] for name in calls})
+    return samples.figure(
+        "logger.spool", "lox.spool", topic="logger", case="until the call returns, step of 1 s", target=1.2
     )
