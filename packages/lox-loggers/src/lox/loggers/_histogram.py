@@ -35,7 +35,8 @@ class Histogram:
 
     Bins are half open except for the last one, as in `numpy.histogram`. Values outside all bins, and values that are not
     finite, are counted apart. Add histograms with the same edges: `a + b`, `h.sum()` over records or lanes,
-    `reduce="sum"` over the records of a loop, `jax.lax.psum` over devices.
+    `reduce="sum"` over the records of a loop, `jax.lax.psum` over devices. Counts are int32, so a sum of more than 2**31
+    values in one bin wraps around; `reduce="mean"` does not.
 
     Args:
       values: an array of bools, ints or floats of any shape, or a pytree of them, which are counted together.
