@@ -416,3 +416,21 @@ def test_bad_input():
     compiled = jax.jit(jnp.sin).lower(1.0).compile()
     with pytest.raises(lox.LoxError, match="lox.find_nonfinite: this program was compiled before"):
         lox.find_nonfinite(compiled)
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_mutable_arrays_are_looked_at_where_they_are_read(around):
+    def f(x):
+        ref = jax.new_ref(x)
+
+        def step(c, v):
+            ref[...] = jnp.log(ref[...] - v)
+            return c, None
+
+        jax.lax.scan(step, 0.0, jnp.arange(1.0, 3.0))
+        return ref[...]
+
+    report = report_of(around(f), 3.0)
+    assert report.primitive == "log"
+    assert "iteration 1" in str(report)
+    assert not report_of(around(f), 30.0).found

@@ -6,6 +6,8 @@ could break, in little.
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,6 +94,64 @@ def test_where_the_flags_are_a_sketch_marks_behind_them_are_refused(flag, set_fl
     for transform in (lox.spool, lox.tap):
         with pytest.raises(lox.LoxError, match="a primitive that lox does not know"):
             jax.jit(transform(program.fun))(ARGUMENT)
+
+
+def layers(x):
+    """A checkpoint with functions that bring a jvp rule and a vjp rule."""
+
+    @jax.custom_jvp
+    def inner(x):
+        with jax.named_scope("deep"):
+            y = jnp.log(x)
+        return y * 2
+
+    @jax.custom_vjp
+    def outer(x):
+        return jnp.sqrt(x)
+
+    inner.defjvp(lambda primals, tangents: (2 * jnp.log(primals[0]), 2 * tangents[0] / primals[0]))
+    outer.defvjp(lambda x: (outer(x), x), lambda x, ct: (ct / jnp.log(x),))
+    return jax.checkpoint(lambda x: outer(x) + inner(x))(x).sum()
+
+
+def steps(x):
+    return jax.lax.scan(lambda c, v: (jnp.log(c - v), c), 3.0, x)[0]
+
+
+def seen_inside(fun, x):
+    """What can be probed, what is, and where a nan or an inf arises."""
+    _, probed = lox.spool(lox.probe(fun, functions=True, scopes=True, loops=True, primitives="log"))(x)
+    keys = [one.key for one in lox.probe(fun).found(x)]
+    reports = [lox.find_nonfinite(fun)(arg)[1] for arg in (x, -x)]
+    return [str(part) for part in (probed, probed.steps, keys, *reports)]
+
+
+def in_lanes(fun):
+    return lambda x: jax.vmap(fun)(jnp.stack([x, x + 1])).sum()
+
+
+@settled
+@pytest.mark.parametrize("fun", [layers, jax.jit(layers), in_lanes(layers), steps], ids=["f", "jit", "vmap", "scan"])
+def test_probe_and_find_nonfinite_see_what_they_see_without_the_flags(fun, set_flags):
+    x = jnp.array([1.5, 2.0])
+    expected = seen_inside(fun, x)
+    set_flags(["jax_scan3"] if fun is steps else FLAGS)
+    jax.clear_caches()
+    found = seen_inside(fun, x)
+    # JAX gives lines inside of a function with the flags, and those of the call without them.
+    assert [re.sub(r" at \S+;", "", part) for part in found] == [re.sub(r" at \S+;", "", part) for part in expected]
+
+
+@settled
+def test_probe_and_find_nonfinite_enter_derivative_rules(set_flags):
+    set_flags(FLAGS)
+    x = jnp.array([1.5, 1.0])
+    _, logs = lox.spool(lox.probe(jax.grad(layers), primitives="log"))(x)
+    assert {key.rpartition("/")[0] for key in logs} == {"inner/deep", "backward"}
+    _, report = jax.grad(lox.find_nonfinite(layers), has_aux=True)(-x)
+    assert (report.primitive, report.backward) == ("sqrt", False)
+    _, report = lox.find_nonfinite(jax.grad(layers))(x)
+    assert (report.primitive, report.backward) == ("div", True)
 
 
 @settled

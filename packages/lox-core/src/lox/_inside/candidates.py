@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from lox._inside.regions import Node, Path, Place, Region, is_function
-from lox._jax import compat, source
+from lox._jax import compat, hi_primitives, source
 from lox._marks.primitives import log_p, watch_p
 
 # The option of ``lox.probe`` that asks for it.
@@ -83,7 +83,7 @@ class Candidates:
         elif eqn.primitive.name == "name":
             self._add(NAME, place.at(eqn.params["name"]), region, uses.results(index), eqn)
         else:
-            self._add(PRIMITIVE, place.at(eqn.primitive.name), region, uses.results(index), eqn)
+            self._add(PRIMITIVE, place.at(hi_primitives.name_of(eqn)), region, uses.results(index), eqn)
 
     def _node(self, region: Region, index: int, node: Node, uses: _Uses) -> None:
         eqn = node.eqn

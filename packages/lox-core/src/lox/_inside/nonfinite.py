@@ -27,7 +27,7 @@ from lox._inside.report import OPERANDS, Report, Site, Sites
 from lox._interpret import program
 from lox._interpret.collect import Frame
 from lox._interpret.rules import shard_map
-from lox._jax import compat, sharding
+from lox._jax import compat, hi_primitives, sharding
 from lox._marks.primitives import detach
 
 P = ParamSpec("P")
@@ -237,7 +237,7 @@ class Watcher(CountingExplorer):
     def _number(self, region: Region, eqn: Any) -> int:
         place = region.place_of(eqn)
         site = Site(
-            eqn.primitive.name,
+            hi_primitives.name_of(eqn),
             region.line_of(eqn),
             "/".join(place.path),
             place.backward,

@@ -28,7 +28,8 @@ _BOUNDED = frozenset(
 
 
 def is_float(aval: Any) -> bool:
-    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
+    """A mutable array is none: what it holds is looked at where it is read."""
+    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact) and not compat.is_ref_type(aval)
 
 
 def passes_on(eqn: Any, place: int) -> bool:

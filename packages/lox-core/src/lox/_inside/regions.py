@@ -146,21 +146,23 @@ def root(jaxpr: Any) -> Node:
 
 
 def can_be_entered(eqn: Any) -> bool:
-    name = hi_primitives.name_of(eqn)
-    return name in RULES and name not in _NOT_ENTERED
+    return hi_primitives.name_of(eqn) in RULES
 
 
-# JAX's upgrade flags: the tangents of their rules are not told apart from the rest yet, nor are their loops counted.
-_NOT_ENTERED = frozenset(["CustomJVPTraced", "CustomVJPTraced", "Scan3"])
+# The primitives of today, and what takes their place with JAX's upgrade flags.
+_FUNCTIONS = ("jit", "custom_jvp_call", "custom_vjp_call", "CustomJVPTraced", "CustomVJPTraced")
+_FORWARD_RULES = ("custom_jvp_call", "CustomJVPTraced")
+_SCANS = ("scan", "Scan3")
 
 
 def is_function(eqn: Any) -> bool:
     """Whether it calls a function that has a name of its own."""
-    return eqn.primitive.name in ("jit", "custom_jvp_call", "custom_vjp_call")
+    return hi_primitives.name_of(eqn) in _FUNCTIONS
 
 
 _LABELS = {
     "scan": "scan",
+    "Scan3": "scan",
     "while": "while",
     "cond": "cond",
     "shard_map": "shard_map",
@@ -171,13 +173,13 @@ _LABELS = {
 
 def _label(eqn: Any) -> str:
     if is_function(eqn):
-        return (source.function_name(eqn) or eqn.primitive.name).strip("<>")
+        return (source.function_name(eqn) or hi_primitives.name_of(eqn)).strip("<>")
     return _LABELS.get(hi_primitives.name_of(eqn), "")
 
 
 def _loop(eqn: Any, path: str) -> Loop | None:
-    if eqn.primitive.name == "scan":
-        return Loop(path, eqn.params["length"])
+    if hi_primitives.name_of(eqn) in _SCANS:
+        return Loop(path, hi_primitives.params_of(eqn)["length"])
     return Loop(path, None) if eqn.primitive.name == "while" else None
 
 
@@ -199,10 +201,13 @@ def _solve(eqn: Any) -> Any:
 
 def _of_tangents(eqn: Any, body: Any) -> frozenset[int]:
     """The equations of the rule of a ``custom_jvp`` that depend on tangents, which follow its primals."""
-    primal = compat.open_jaxpr(eqn.params.get("call_jaxpr"))[0]
-    if eqn.primitive.name != "custom_jvp_call" or body is primal:
+    if hi_primitives.name_of(eqn) not in _FORWARD_RULES:
         return frozenset()
-    dependent: set[Any] = set(body.invars[len(primal.invars) - eqn.params["num_consts"] :])
+    prim = hi_primitives.primitive_of(eqn.params)
+    primal, _ = compat.open_jaxpr(hi_primitives.primal_jaxpr(prim) if prim else eqn.params["call_jaxpr"])
+    if body is primal:
+        return frozenset()
+    dependent: set[Any] = set(body.invars[len(primal.invars) - eqn.params.get("num_consts", 0) :])
     found = set()
     for inner in body.eqns:
         if any(not isinstance(atom, compat.Literal) and atom in dependent for atom in inner.invars):

@@ -152,7 +152,12 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def is_ref(value: Any) -> bool:
-    return isinstance(_core.typeof(value), AbstractRef)
+    return is_ref_type(_core.typeof(value))
+
+
+def is_ref_type(aval: Any) -> bool:
+    """Whether it is the type of a mutable array."""
+    return isinstance(aval, AbstractRef)
 
 
 def returned_refs(jaxpr: Any) -> dict[int, int]:

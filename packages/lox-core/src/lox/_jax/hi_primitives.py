@@ -29,6 +29,12 @@ def name_of(eqn: Any) -> str:
     return eqn.primitive.name if prim is None else type(prim).__name__
 
 
+def params_of(eqn: Any) -> dict[str, Any]:
+    """The parameters of an equation, or of the object that it has."""
+    prim = primitive_of(eqn.params)
+    return eqn.params if prim is None else prim.params
+
+
 def params_with_jaxprs(prim: Any) -> dict[str, Any]:
     """Its parameters. A function that is traced already, as ``jax.jit(f).trace`` returns it, is its jaxpr here."""
     return {name: value.jaxpr if _is_traced(value) else value for name, value in prim.params.items()}

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 from jax._src import source_info_util as _source_info_util
 
+from lox._jax import hi_primitives
+
 
 class Line(NamedTuple):
     """A place in somebody's source code; the innermost one that is not JAX's own."""
@@ -82,5 +84,6 @@ def is_of_jax(eqn: Any) -> bool:
 
 
 def _debug_info(eqn: Any) -> Any:
-    jaxpr = eqn.params.get("call_jaxpr", eqn.params.get("jaxpr"))
-    return getattr(getattr(jaxpr, "jaxpr", jaxpr), "debug_info", None)
+    params = hi_primitives.params_of(eqn)
+    called = next((params[name] for name in ("call_jaxpr", "jaxpr", "traced") if name in params), None)
+    return getattr(getattr(called, "jaxpr", called), "debug_info", None)
