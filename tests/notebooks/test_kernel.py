@@ -51,6 +51,17 @@ publisher.stop()
 with lox.loggers.create("console", plot=["lo*"]) as logger:
     result = jax.jit(logger.tap(train, logger.init(jax.random.key(0), {"rate": 0.1})))(jax.random.key(1))
 """,
+    # A program without marks.
+    "unmarked": """
+def unmarked(x):
+    def body(x, i):
+        jax.debug.callback(lambda: time.sleep(0.05))
+        return x * 0.9, None
+    return jax.lax.scan(body, x, jnp.arange(40))[0]
+bar = lox.loggers.progress(jax.jit(unmarked))
+result = bar(1.0).block_until_ready(); jax.effects_barrier()
+""",
+    "unmarked: again": "result = bar(1.0).block_until_ready(); time.sleep(1)",
     # Several loggers, and several cells.
     "several: init": """
 logger = lox.loggers.create(["console", "progress"])
@@ -60,6 +71,14 @@ states = jax.vmap(logger.init)(keys, {"rate": jnp.arange(3.0)})
     "several: run": "result = jax.jit(jax.vmap(lambda state, key: logger.tap(train, state)(key)))(states, keys)",
     "several: look": "jax.effects_barrier(); logger.flush(); logger.runs",
     "several: close": "logger.close()",
+    # Two cells that do not wait for what they show.
+    "hasty: first": """
+logger = ConsoleLogger(interval=1000)
+state = logger.init(jax.random.key(0))
+logger.log(state, {"loss": 1.0}, step=1)
+""",
+    "hasty: second": "logger.log(state, {'loss': 1.0}, step=2)",
+    "hasty: close": "logger.close()",
     # The same cell once more. The compiled function does not call the logger from Python.
     "again: make": """
 logger = ConsoleLogger(interval=0)
@@ -195,6 +214,12 @@ def test_the_output_is_made_by_the_cell_and_updated_by_the_background_thread(out
     assert {thread for thread, _ in updates} == {"lox:ProgressLogger"}
 
 
+def test_the_bar_of_an_unmarked_program_is_below_the_cell_that_calls_it(outputs):
+    for name in ("unmarked", "unmarked: again"):
+        (output,) = outputs[name]
+        assert "40/40 (100%)" in shown(output).text
+
+
 def test_a_console_is_a_table_with_live_curves(outputs):
     (output,) = outputs["console"]
     page = shown(output)
@@ -215,6 +240,12 @@ def test_an_output_is_below_the_cell_that_runs_the_program(outputs):
     assert "3 open" not in shown(outputs["several: look"][0]).text  # two loggers, three runs each
     assert "6 open" in shown(outputs["several: look"][0]).text
     assert outputs["several: close"] == []
+
+
+def test_an_output_that_goes_on_elsewhere_shows_all_that_came_before(outputs):
+    for name, records in (("hasty: first", "1 record,"), ("hasty: second", "2 records")):
+        (output,) = outputs[name]
+        assert records in shown(output).text
 
 
 def test_a_cell_that_is_run_again_has_the_output_again(outputs):

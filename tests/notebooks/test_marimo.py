@@ -50,6 +50,16 @@ def both(jax, lox, mo, train):
     return
 
 @app.cell
+def unmarked(jax, lox, train):
+    _bar = lox.loggers.progress(jax.jit(train, static_argnums=1))
+    for _ in range(2):
+        _bar(jax.random.key(0), 30).block_until_ready()
+        jax.effects_barrier()
+    import time as _time
+    _time.sleep(1)
+    return
+
+@app.cell
 def init(jax, lox):
     logger = lox.loggers.create("console", interval=0)
     state = logger.init(jax.random.key(0))
@@ -92,6 +102,10 @@ def test_logs_show_themselves(outputs):
 
 def test_a_bar_is_an_output_with_its_last_state(outputs):
     assert re.fullmatch(r"00000000 30/30 \(100%\) elapsed .* loss=\S+", text(outputs["progress"]))
+
+
+def test_the_bar_of_an_unmarked_program_is_an_output(outputs):
+    assert "30/30 (100%)" in text(outputs["unmarked"])
 
 
 def test_several_displays_stand_between_what_the_cell_itself_shows(outputs):

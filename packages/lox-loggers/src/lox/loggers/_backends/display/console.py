@@ -69,7 +69,7 @@ class ConsoleLogger(Logger):
 
     def _on_call(self) -> None:
         if self._output is not None:
-            self._output.called()
+            self._output.called(self._sink.flush)
 
     def _is_live(self) -> bool:
         if self._live is None:

@@ -6,10 +6,13 @@ There, only the thread of a cell and threads that marimo knows can write, so eac
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import queue
 import sys
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lox.loggers._backends.display.cell import Cell
@@ -48,34 +51,37 @@ class Marimo:
 
     def finish(self, output: str) -> None:
         if output in self._writers:
-            self._writers.pop(output).end()
+            self._writers[output].finish()
 
 
 class _Writer:
-    """A thread that replaces one of the outputs of a cell."""
+    """A thread that replaces one of the outputs of a cell, until that cell is run again."""
 
     def __init__(self, marimo: Any, place: int) -> None:
         self._marimo = marimo
         self._place = place
-        self._pages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._thread = marimo.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def send(self, page: str) -> None:
-        self._pages.put(page)
+        self._tasks.put(functools.partial(self._replace, page))
 
-    def end(self) -> None:
-        self._pages.put(None)
-        self._thread.join(_PATIENCE)
+    def finish(self) -> None:
+        done = threading.Event()
+        self._tasks.put(done.set)
+        until = time.monotonic() + _PATIENCE
+        while self._thread.is_alive() and time.monotonic() < until and not done.wait(0.1):
+            pass
 
     def _work(self) -> None:
-        while (page := self._pages.get()) is not None:
+        while not self._thread.should_exit:
             with contextlib.suppress(queue.Empty):
-                while (newer := self._pages.get_nowait()) is not None:
-                    page = newer
-                self._pages.put(None)  # to end after this page
-            with contextlib.suppress(IndexError):  # somebody has cleared the output
-                self._marimo.output.replace_at_index(self._marimo.Html(page), self._place)
+                self._tasks.get(timeout=1.0)()
+
+    def _replace(self, page: str) -> None:
+        with contextlib.suppress(IndexError):  # somebody has cleared the output
+            self._marimo.output.replace_at_index(self._marimo.Html(page), self._place)
 
 
 def _execution() -> Any | None:

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO, Protocol
 
 from lox._html.table import block, dim
@@ -68,11 +68,16 @@ class Output:
         self._is_waiting = True
         self._ended = False
 
-    def called(self) -> None:
-        """The user calls the logger: from now on the output is below the cell that calls."""
+    def called(self, before: Callable[[], object]) -> None:
+        """The user calls the logger: from now on the output is below the cell that calls.
+
+        before: shows the last state of what an earlier cell has done, before the output leaves that cell.
+        """
         cell = self._notebook.calling_cell()
         if (self._id and (cell is None or cell == self._cell)) or os.getpid() != self._process:
             return  # also in a forked child, which has the parent's lock and sockets
+        if self._id:
+            before()
         with self._lock:
             self._move(cell or self._notebook.running_cell())
 

@@ -177,7 +177,7 @@ class ProgramBars:
 
     def called(self) -> None:
         if self._output is not None:
-            self._output.called()
+            self._output.called(painter.paint)
         with painter.lock:
             if self._showing is None or not self._showing.runs():  # the call before may still run
                 self._next_showing()

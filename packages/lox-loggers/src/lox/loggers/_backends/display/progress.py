@@ -89,7 +89,7 @@ class ProgressLogger(Logger):
 
     def _on_call(self) -> None:
         if self._output is not None:
-            self._output.called()
+            self._output.called(self._sink.flush)
 
     def _where(self) -> BarPlace:
         if self._place is None:
