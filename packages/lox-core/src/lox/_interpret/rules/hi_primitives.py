@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from lox._interpret.collect import Collector, Context, Frame
-from lox._interpret.rules import calls, derivatives
+from lox._interpret.rules import calls, derivatives, loops
 from lox._interpret.survey import Survey, Usages
 from lox._jax import compat
 from lox._jax import hi_primitives as hi
@@ -128,20 +128,24 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     collector.settle(frame, numbers)
     over = list(hi.scanned_over(prim))
     xs = [value for value, scanned in zip(invals, over, strict=True) if scanned]
+    index = loops.scanned_index(collector, prim.length)
     structure: list[Any] = []
 
-    def body(state: Any, x: Any) -> Any:
+    def body(state: Any, inputs: Any) -> Any:
+        x, place = inputs
         slices = iter(x)
         args = [next(slices) if scanned else value for value, scanned in zip(invals, over, strict=True)]
         inner = Frame(frame.context(numbers, state=state))
+        inner.index = place
         outs = collector.body(prim.jaxpr, args, inner)
         rows, tree = jax.tree.flatten(inner.rows.stack())
         structure[:] = [tree]
         return inner.state, (outs, rows)
 
-    length = None if xs else prim.length
+    length = None if xs or index is not None else prim.length
+    init = frame.context(numbers).state
     with hi.classic_scan():
-        state, (ys, rows) = jax.lax.scan(body, frame.context(numbers).state, xs, length=length, reverse=prim.reverse)
+        state, (ys, rows) = jax.lax.scan(body, init, (xs, index), length=length, reverse=prim.reverse)
     frame.state.update(state)
     frame.rows.extend(structure[0].unflatten(rows).of_iterations(prim.length, prim.reverse))
     return list(ys)

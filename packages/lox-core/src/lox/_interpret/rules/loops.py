@@ -30,9 +30,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     # The structure of the rows is the same in every iteration: it leaves the body beside the traced values.
     structure: list[Any] = []
     fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
-
-    # Carried, a counter would be one more thing to compute: as an input it is there.
-    index = jax.lax.iota(jnp.int32, length) if collector.wants_index else None
+    index = scanned_index(collector, length)
 
     def body(carry: Any, inputs: Any) -> Any:
         (carried, state), (x, place) = carry, inputs
@@ -62,6 +60,12 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     tree, layout = structure
     frame.rows.extend(tree.unflatten(layout.packed_leaves(packed)).of_iterations(length, reverse))
     return [*carried, *ys]
+
+
+def scanned_index(collector: Collector, length: Any) -> Array | None:
+    """The counter of a scan, for collectors that ask for it. Carried, it would be one more thing to compute: as an input it
+    is there."""
+    return jax.lax.iota(jnp.int32, length) if collector.wants_index else None
 
 
 def _is_scalar_code(jaxpr: Any) -> bool:
