@@ -4,7 +4,8 @@ A step may come again: the n-th record of a step meets the n-th record of that s
 its steps (its *label*) and a number. Rows come in the order of their labels, or, where those of some key do not rise, in the
 order in which they first appear.
 
-The rule is here twice, for labels of any kind and for arrays of integers; both give the same rows.
+The rule is here twice, for labels of any kind (`number_labels`, `in_order`) and for arrays (`merge_labels`, `merge_steps`). Both
+give the same rows.
 """
 
 from __future__ import annotations
@@ -49,6 +50,21 @@ def merge_labels(labels: Sequence[Ints]) -> tuple[Ints, list[npt.NDArray[np.intp
         merged, place = merged[order], np.argsort(order)[place]
     ends = np.cumsum([len(mine) for mine in labels])
     return merged[:, :-1], np.split(place, ends[:-1])
+
+
+def merge_steps(steps: Sequence[Sequence[npt.NDArray[Any]]], records: Sequence[int]) -> list[npt.NDArray[np.intp]]:
+    """In which row each record of each key is. steps: for each key its steps along the same axes, of any dtype; records: for each
+    key their number."""
+    codes = [_codes(along_axis) for along_axis in zip(*steps, strict=True)]
+    if not codes:  # no steps: records are told apart by their number alone
+        codes = [[np.zeros(number, np.int64) for number in records]]
+    return merge_labels([np.column_stack(of_key) for of_key in zip(*codes, strict=True)])[1]
+
+
+def _codes(columns: Sequence[npt.NDArray[Any]]) -> list[Ints]:
+    """Integers in the place of numbers, equal and in the same order where the numbers are. A nan is equal to itself."""
+    codes = np.unique(np.concatenate(columns), return_inverse=True)[1].reshape(-1)
+    return np.split(codes.astype(np.int64), np.cumsum([len(column) for column in columns])[:-1])
 
 
 def _number_lines(labels: Ints) -> Ints:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from lox._errors import LogTypeError
+from lox._logdict.alignment import merge_steps
 from lox._logdict.lanes import lane_axes, lanes_of
 from lox._logdict.sequence import labels_of
 from lox._logdict.summary import summarized
@@ -49,33 +50,17 @@ def _of_axes(pandas: Any, table: logdict, axes: tuple[str, ...], keys: list[str]
     if axes and _share_steps(table, axes, keys):
         columns = {axis: _column(table._steps[axis][keys[0]]) for axis in axes}
         return pandas.DataFrame(columns | {name: leaf for key in keys for name, leaf in _leaves(key, table[key])})
-    labels = [_labels(pandas, table, axes, key) for key in keys]
-    everything = pandas.concat(labels, ignore_index=True)
-    row = everything.groupby(list(everything.columns), sort=_rise(axes, labels), dropna=False).ngroup().to_numpy()
-    rows, first = np.unique(row, return_index=True)
-    frame = everything.loc[first, list(axes)].reset_index(drop=True)
-    ends = np.cumsum([len(mine) for mine in labels])
-    for key, mine in zip(keys, np.split(row, ends[:-1]), strict=True):
+    steps = [[_step_column(table._steps[axis][key]) for axis in axes] for key in keys]
+    places = merge_steps(steps, [table._rows_of(key) for key in keys])
+    rows, first = np.unique(np.concatenate(places), return_index=True)
+    columns = {axis: np.concatenate(along)[first] for axis, along in zip(axes, zip(*steps, strict=True), strict=True)}
+    frame = pandas.DataFrame(columns, index=range(len(rows)))
+    for key, mine in zip(keys, places, strict=True):
         for name, leaf in _leaves(key, table[key]):
             series = pandas.Series(leaf, index=mine)
-            frame[name] = (
-                series if np.array_equal(mine, rows) else series.reindex(rows)
-            )  # which makes floats of integers
+            # Reindexing makes floats of integers, so it is done only where rows are missing.
+            frame[name] = series if np.array_equal(mine, rows) else series.reindex(rows)
     return frame
-
-
-def _rise(axes: tuple[str, ...], labels: list[Any]) -> bool:
-    """Whether the steps of each key rise. Then the rows come in their order, otherwise as they first appear."""
-    return not axes or all(frame[list(axes)].apply(tuple, axis=1).is_monotonic_increasing for frame in labels)
-
-
-def _labels(pandas: Any, table: logdict, axes: tuple[str, ...], key: str) -> Any:
-    """The steps of each record, and how many before it have the same: the n-th meets the n-th of the other keys."""
-    frame = pandas.DataFrame(
-        {axis: _column(table._steps[axis][key]) for axis in axes}, index=range(table._rows_of(key))
-    )
-    occurrence = frame.groupby(list(axes), dropna=False).cumcount() if axes else np.arange(len(frame))
-    return frame.assign(**{"": occurrence})  # no axis has an empty name
 
 
 def _share_steps(table: logdict, axes: tuple[str, ...], keys: list[str]) -> bool:
@@ -99,3 +84,12 @@ def _column(rows: np.ndarray) -> Any:
     if rows.ndim > 1:
         return labels_of(rows)
     return rows.astype(np.float64) if rows.dtype.kind == "V" else rows  # bfloat16 and its like are objects to pandas
+
+
+def _step_column(steps: np.ndarray) -> np.ndarray:
+    column = _column(steps)
+    if isinstance(column, np.ndarray):
+        return column
+    labels = np.empty(len(column), object)  # one number for each device is one label
+    labels[:] = column
+    return labels
