@@ -135,7 +135,7 @@ def test_lanes_of_a_vmap_lose_nothing_either(backend: str, tmp_path: Path, disk:
 def test_half_a_piece_that_cannot_be_cut_off_at_once_is_cut_off_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = _files.Appended(tmp_path / "file")
+    file = _files.GrowingFile(tmp_path / "file")
     _files.create(file.path)
     file.append(b"whole\n")
     real = os.write

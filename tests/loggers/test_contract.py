@@ -167,13 +167,14 @@ class Silent(JsonMutant):
 
     def open(self, run):
         writer = super().open(run)
+        writer.write = lambda logs: suppress(writer.writer.write, logs)
         writer.flush = lambda: suppress(writer.writer.flush)
         return writer
 
 
-def suppress(call):
+def suppress(call, *args):
     with contextlib.suppress(Exception):
-        call()
+        call(*args)
 
 
 MUTANTS = {

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -188,6 +189,66 @@ def test_keys_that_are_apart_are_joined_each_for_itself():
             assert found[1]["norm"].tolist() == [i / 2 for i in range(20)]
         assert [logs["acc"].tolist() for logs in first[2:]] == [[1.5], [-20]]
         assert len(second) == 2
+
+
+def test_records_whose_keys_overlap_are_one_write_where_keys_are_apart():
+    class Apart(Gated):
+        keys_apart = True
+
+    with Apart() as logger:
+        state = logger.init(jax.random.key(0))
+        with Held(logger, state):
+            for i in range(10):
+                logger.log(state, {"a": i, "b": i, "c": i}, step=i)
+                logger.log(state, {"b": 100 + i, "d": {"e": i}}, step=i)
+                logger.log(state, {"c": 100 + i, "a": 100 + i}, step=i)
+        logger.flush()
+        (logs,) = writes(logger)
+    twice = [value for i in range(10) for value in (i, 100 + i)]
+    assert [logs[key].tolist() for key in "abc"] == [twice] * 3
+    assert logs["d"]["e"].tolist() == list(range(10)) == logs.step["d"].tolist()
+    assert logs.step["b"].tolist() == [value % 100 for value in twice]
+
+
+@pytest.mark.parametrize("lanes", [None, 2], ids=["alone", "lanes"])
+def test_blocks_of_records_are_joined_too(lanes):
+    def rows(x):
+        def body(c, i):
+            lox.log({"x": x + i, "y": {"z": c}}, step=i)
+            return c + 1, None
+
+        return jax.lax.scan(body, 0, jnp.arange(3))[0]
+
+    keys = jax.random.split(jax.random.key(0), lanes) if lanes else jax.random.key(0)
+    with Gated() as logger:
+        states = jax.vmap(logger.init)(keys) if lanes else logger.init(keys)
+        step = lambda state, x: logger.spool(rows, state)(x)  # noqa: E731
+        step = jax.jit(jax.vmap(step, in_axes=(0, None)) if lanes else step)
+        with Held(logger, logger.init(jax.random.key(7))):
+            for call in range(5):
+                step(states, jnp.int32(10 * call))
+            jax.effects_barrier()
+        logger.flush()
+        for run in logger.runs[: lanes or 1]:
+            (logs,) = writes(logger, run.name)
+            assert logs["x"].tolist() == [10 * call + i for call in range(5) for i in range(3)]
+            assert logs["y"]["z"].tolist() == logs.step["x"].tolist() == [0, 1, 2] * 5
+
+
+def test_rows_of_a_bound_that_hold_no_record_are_not_joined_in():
+    def some(n):
+        return jax.lax.fori_loop(0, n, lambda i, c: (lox.log({"x": n}, step=i), c)[1], 0)
+
+    with Gated() as logger, warnings.catch_warnings(record=True, action="always") as caught:
+        state = logger.init(jax.random.key(0))
+        step = jax.jit(lambda n: logger.spool(some, state, capacity=2)(n))
+        with Held(logger, logger.init(jax.random.key(7))):
+            for n in (1, 2, 3, 2):
+                step(n)
+            jax.effects_barrier()
+        logger.flush()
+        assert [x for logs in writes(logger) for x in logs["x"].tolist()] == [1, 2, 2, 3, 3, 2, 2]
+        assert ["capacity=2 kept only the last 2" in str(warning.message) for warning in caught] == [True]
 
 
 def test_other_step_axes_and_steps_that_differ_within_a_record_stay_apart():

@@ -96,7 +96,7 @@ def test_a_forked_child_neither_writes_nor_hangs(tmp_path):
     out = run(
         """
         import gc, io, warnings
-        from lox.loggers._delivery.sink import _close_at_exit
+        from lox.loggers._delivery.at_exit import _close_at_exit
         warnings.simplefilter("ignore")                # JAX warns of every fork
         lines = io.StringIO()
         loggers = [

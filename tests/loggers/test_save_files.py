@@ -162,7 +162,8 @@ def test_a_disk_that_fails_is_an_error_and_leaves_whole_files(tmp_path, monkeypa
     def full():
         raise OSError(28, "No space left on device")
 
-    writer.write(table({"a": [2, 3], "b": [2, 3]}, {"step": [1, 2]}))
+    with pytest.raises(OSError, match="No space left"):
+        writer.write(table({"a": [2, 3], "b": [2, 3]}, {"step": [1, 2]}))
     with pytest.raises(OSError, match="No space left"):
         writer.flush()
     monkeypatch.undo()
@@ -185,9 +186,8 @@ def test_a_manifest_that_cannot_be_written_is_written_with_the_next_rows(tmp_pat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("lox.loggers._backends.save.manifest._files.replace", full)
-    writer.write(table({"a": [1]}))
     with pytest.raises(OSError, match="No space left"):
-        writer.flush()
+        writer.write(table({"a": [1]}))
     monkeypatch.undo()
     writer.write(table({"a": [2]}))
     writer.close()
@@ -197,9 +197,8 @@ def test_a_manifest_that_cannot_be_written_is_written_with_the_next_rows(tmp_pat
 def test_a_file_that_cannot_be_made_costs_only_its_own_key(tmp_path):
     writer = SaveLogger(tmp_path).open(Run("run"))
     (tmp_path / "run" / "a.npy").mkdir()  # in the way
-    writer.write(table({"a": [1], "b": [1]}))
     with pytest.raises(OSError, match="a.npy") as caught:
-        writer.flush()
+        writer.write(table({"a": [1], "b": [1]}))
     assert caught.value.lost_records == 1
     writer.close()
     assert np.load(tmp_path / "run" / "b.npy").tolist() == [1]

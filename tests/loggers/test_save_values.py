@@ -91,10 +91,9 @@ def test_a_dtype_that_has_to_grow_does(tmp_path):
 def test_records_that_do_not_fit_are_named_and_the_others_are_written(tmp_path, first, second, message):
     writer = SaveLogger(tmp_path).open(Run("run"))
     writer.write(first)
-    writer.write(second | table({"y": [5]}))
-    writer.write(first)
     with pytest.raises(RecordError, match=message) as caught:
-        writer.flush()
+        writer.write(second | table({"y": [5]}))
+    writer.write(first)
     assert "'x'" in str(caught.value)
     assert caught.value.lost_records == 1
     writer.close()
@@ -109,9 +108,8 @@ def test_nothing_is_ever_pickled(tmp_path):
         with pytest.raises(TypeError, match="cannot be logged"):
             logger.log(state, {"x": np.array([object()])})
     writer = SaveLogger(tmp_path).open(Run("other"))
-    writer.write(table({"x": np.array([object()])}))
     with pytest.raises(RecordError, match="object"):
-        writer.flush()
+        writer.write(table({"x": np.array([object()])}))
 
 
 @pytest.mark.parametrize("gathered", [True, False])

@@ -11,10 +11,10 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from lox.loggers._errors import RunFormatError
+from lox.loggers._errors import RecordError, RunFormatError
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has none; links need rights there that few have
@@ -76,17 +76,54 @@ def write_all(descriptor: int, data: bytes | bytearray) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-class Appended:
-    """A file that grows by whole pieces. It is opened for each of them only: a thousand runs would need more open files
-    than a process may have."""
+class GrowingFile:
+    """A file that grows by whole pieces, in order. What the disk refuses, for a reason that may pass, is kept and written before
+    what comes later.
+
+    The file is opened only while it is written to: a thousand runs would need more open files than a process may have.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.kept: list[bytes] = []
+        """What was taken and is not in the file."""
+        self.kept_records = 0
         self._torn_at: int | None = None  # where half a piece of ours begins that could not be cut off
 
+    @property
+    def full(self) -> bool:
+        """Whether so much is kept that nothing more should be taken."""
+        return sum(map(len, self.kept)) >= MAX_KEPT_BYTES
+
+    def take(self, data: bytes, records: int = 0) -> None:
+        """Takes a piece, to be written with the next `write_out`. records: how many records are in it."""
+        self.kept.append(data)
+        self.kept_records += records
+
+    def write_out(self) -> None:
+        """Hands all that was taken to the operating system, or nothing.
+
+        If that can never succeed, what was taken is lost, and the error has the number of records as `lost_records`.
+        """
+        data = b"".join(self.kept)
+        try:
+            if data:
+                self.append(data)
+        except BaseException as error:
+            self.give_up_unless_it_may_pass(error)
+            raise
+        self._forget()
+
+    def give_up_unless_it_may_pass(self, error: BaseException) -> None:
+        """Drops what is kept if an error is there to stay."""
+        if not may_pass(error):
+            error.lost_records = self.kept_records  # type: ignore[attr-defined]
+            self._forget()
+
     def append(self, data: bytes) -> None:
-        """Hands `data` to the operating system, all of it or nothing."""
-        descriptor = open_existing(self.path, os.O_WRONLY | os.O_APPEND)
+        """Adds a piece to the file, all of it or nothing."""
+        with self.there():
+            descriptor = open_existing(self.path, os.O_WRONLY | os.O_APPEND)
         try:
             if self._torn_at is not None:
                 os.ftruncate(descriptor, self._torn_at)
@@ -103,13 +140,36 @@ class Appended:
             os.close(descriptor)
 
     def cut(self, size: int) -> None:
-        """Forgets what a writer that was killed left behind the first `size` bytes."""
+        """Drops what a killed writer left after the first `size` bytes."""
         descriptor = open_existing(self.path, os.O_WRONLY)
         try:
             if os.fstat(descriptor).st_size > size:
                 os.ftruncate(descriptor, size)
         finally:
             os.close(descriptor)
+
+    def sync(self) -> None:
+        """Returns when all that was written is on the disk."""
+        with self.there():
+            descriptor = open_existing(self.path, os.O_WRONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def there(self) -> Iterator[None]:
+        """For code that opens the file. A deleted file is an error: a new one would lack what was in it."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise RecordError(
+                f"{self.path} was deleted while its run was open, so its records would be lost. "
+                "Close the logger before you delete runs."
+            ) from error
+
+    def _forget(self) -> None:
+        self.kept, self.kept_records = [], 0
 
 
 def refuse_links(top: Path, place: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import numpy as np
 
 from lox.loggers._histogram import FIELDS, SUMMARY, Histogram
 
@@ -18,6 +19,8 @@ _HISTOGRAM = "histogram"  # the kind of its counts also tells the edges, in JSON
 
 def leaves_of(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
     """The leaves with their paths. Classes that JAX knows but JSON does not are taken as their fields."""
+    if type(value) is np.ndarray:
+        return [(path, value)]
     if type(value) is dict:
         return [leaf for name in value for leaf in leaves_of(value[name], (*path, ("dict", _name(name))))]
     if type(value) in (list, tuple):

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from lox import LoxError
+from lox.loggers._errors import RecordError
 from lox.loggers._histogram import Histogram
 
 KINDS = ("scalar", "histogram", "binned", "image", "text", "audio", "video", "table", "hparams", "skip")
@@ -39,7 +39,7 @@ _WHOLE = frozenset({"table"})
 _OF_STRINGS = frozenset({"text", "hparams"})
 
 
-class KindError(LoxError):
+class KindError(RecordError):
     """A kind that a backend does not have, or a value that cannot be shown as the kind it was given."""
 
 
@@ -217,6 +217,32 @@ def decode_text(value: np.ndarray, name: str, backend: str) -> str:
         f"{backend}: {name!r} cannot be text: a record has dtype {value.dtype} and shape {value.shape}. "
         "Log a string, or its UTF-8 bytes as a vector of uint8."
     )
+
+
+def pixels(image: np.ndarray, name: str, backend: str, *, check: bool = True) -> np.ndarray:
+    """An image as uint8, from floats between 0 and 1 or integers between 0 and 255. check: refuses other numbers."""
+    if image.dtype == np.uint8:
+        return image
+    floats = image.astype(np.float64) if image.dtype.kind in "bf" else image.astype(np.float64) / 255
+    tolerance = 0.5 / 255  # what rounds to a pixel is one
+    low, high = np.nanmin(floats, initial=0), np.nanmax(floats, initial=1)
+    if check and (low < -tolerance or high > 1 + tolerance):
+        raise KindError(
+            f"{backend}: the image {name!r} holds numbers from {image.min()} to {image.max()} ({image.dtype}). Pixels "
+            "are floats from 0 to 1, or integers from 0 to 255."
+        )
+    return np.round(np.clip(np.nan_to_num(floats, nan=0.0), 0, 1) * 255).astype(np.uint8)
+
+
+def samples(frames: np.ndarray, name: str, backend: str) -> np.ndarray:
+    """Audio as little-endian int16, from floats between -1 and 1 or int16."""
+    if frames.dtype == np.int16:
+        return frames.astype("<i2")
+    if frames.dtype.kind != "f":
+        raise KindError(
+            f"{backend}: {name!r} cannot be audio: a record has dtype {frames.dtype}. Audio is floats from -1 to 1, or int16."
+        )
+    return np.round(np.clip(np.nan_to_num(frames.astype(np.float64), nan=0.0), -1, 1) * 32767).astype("<i2")
 
 
 def _default_kind(values: np.ndarray) -> str:

@@ -36,8 +36,8 @@ except ImportError as error:
     raise ImportError("lox.loggers.testing needs pytest: pip install 'lox-loggers[testing]'") from error
 
 # Before they are imported, so that a failure shows what was compared.
-for _module in ("lox.loggers._contract.base", "lox.loggers._contract.suite", "lox.loggers._contract.reading"):
-    if _module not in sys.modules:
+for _name in ("base", "records", "runs", "reading"):
+    if (_module := f"lox.loggers._contract.{_name}") not in sys.modules:
         pytest.register_assert_rewrite(_module)
 
 from lox.loggers._contract.reading import ReaderContract as ReaderContract  # noqa: E402

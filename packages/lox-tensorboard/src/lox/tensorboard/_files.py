@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from tensorboardX.proto.event_pb2 import Event, LogMessage, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
-from lox.loggers import RecordError, _files
+from lox.loggers.backend import GrowingFile, create
 from lox.tensorboard._events import record
 
 T = TypeVar("T")
@@ -29,74 +29,33 @@ _OURS = ".lox."  # where others add a number of their own to the name, a letter 
 _ASIDE = "lox_aside"
 
 
-class EventFile:
-    """A new event file in `folder`, which nobody else writes to.
-
-    What the disk does not take is kept, and written before what comes later.
-    """
+class EventFile(GrowingFile):
+    """A new event file in `folder`, which nobody else writes to."""
 
     def __init__(self, folder: Path) -> None:
-        # TensorBoard reads the files of a folder in the order of their names, so time comes before what makes the
-        # name unique: two loggers can start in the same second, even in processes that count alike. A clock that was
-        # set back must not put the new file before those that are there.
+        # TensorBoard reads the files of a folder in the order of their names, so the time comes first. What makes the name
+        # unique comes after it: two loggers can start in the same second, even in processes that count alike. If the clock
+        # was set back, the new file must still come after those that are there.
         now = time.time()
         second = max(int(now), *(_second_of(path) + 1 for path in event_files(folder)), 0)
         unique = f"{_OURS}{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
-        self.path = folder / f"{_PREFIX}{second}.{socket.gethostname()}{unique}"
-        self._file = _files.Appended(self.path)
-        self._kept: list[bytes] = []
-        self._kept_bytes = 0
-        self.kept_records = 0
+        super().__init__(folder / f"{_PREFIX}{second}.{socket.gethostname()}{unique}")
         self._folder_synced = False
         # Not tensorboardX's EventsWriter: it waits for the disk, which takes seconds when a thousand runs are opened.
-        _files.create(self.path)
-        self._file.append(record(Event(wall_time=now, file_version="brain.Event:2")))
+        create(self.path)
+        self.append(record(Event(wall_time=now, file_version="brain.Event:2")))
 
     def take(self, data: bytes, records: int = 0) -> None:
-        """Takes events, to be written with the next `write_out`. An error if too many wait for that already."""
-        if self._kept_bytes >= _files.MAX_KEPT_BYTES:
+        """Takes events, to be written with the next `write_out`. If too much waits for that already, it is tried first."""
+        if self.full:
             self.write_out()
-        self._kept.append(data)
-        self._kept_bytes += len(data)
-        self.kept_records += records
-
-    def write_out(self) -> None:
-        """Hands all that was taken to the operating system."""
-        if not self._kept_bytes:
-            return
-        try:
-            self._file.append(b"".join(self._kept))
-        except FileNotFoundError as error:
-            lost = self.kept_records
-            self._forget()
-            raise _deleted(self.path, lost) from error
-        self._forget()
+        super().take(data, records)
 
     def sync(self) -> None:
-        """Returns when all that was written is on disk."""
-        try:
-            file = _files.open_existing(self.path, os.O_WRONLY)
-        except FileNotFoundError as error:
-            raise _deleted(self.path, 0) from error
-        try:
-            os.fsync(file)
-        finally:
-            os.close(file)
+        super().sync()
         if not self._folder_synced:
             _sync_folder(self.path.parent)
             self._folder_synced = True
-
-    def _forget(self) -> None:
-        self._kept, self._kept_bytes, self.kept_records = [], 0, 0
-
-
-def _deleted(path: Path, lost: int) -> RecordError:
-    error = RecordError(
-        f"TensorBoardLogger: {path} was deleted while its run was open, so its records would be lost. "
-        "Close the logger before you delete runs."
-    )
-    error.lost_records = lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
-    return error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError, RunLock, _files
-from lox.loggers._backends.config_file import in_folder, remove_config, write_config
+from lox.loggers import Logger, LoggerOptionError, Run, RunExistsError, RunLock
+from lox.loggers.backend import config_in, refuse_links, remove_config, write_config
 from lox.loggers.kinds import Kinds
 from lox.tensorboard._files import event_files, is_ours
 from lox.tensorboard._hparams import check_hparams, of_config
@@ -68,7 +68,7 @@ class TensorBoardLogger(Logger):
 
     def open(self, run: Run) -> TensorBoardWriter:
         folder = self.path / run.name
-        _files.refuse_links(self.path, folder)
+        refuse_links(self.path, folder)
         try:
             # Whoever makes the folder owns the name: another process may open a run of the same key right now.
             folder.mkdir(parents=True, exist_ok=run.resume or self.if_exists == "replace")
@@ -76,7 +76,7 @@ class TensorBoardLogger(Logger):
             raise RunExistsError(
                 f'{BACKEND}: {folder} already exists. Delete it, or pass if_exists="new", "replace" or "resume".'
             ) from error
-        write_config(in_folder(folder), run)
+        write_config(config_in(folder), run)
         return TensorBoardWriter(
             folder,
             kinds=self._kinds,
@@ -98,10 +98,10 @@ class TensorBoardLogger(Logger):
 
     def remove(self, name: str) -> None:
         """Deletes the event files and the config that lox wrote, and nothing else that may lie in the run's folder."""
-        _files.refuse_links(self.path, self.path / name)
+        refuse_links(self.path, self.path / name)
         for path in filter(is_ours, event_files(self.path / name)):
             path.unlink()
-        remove_config(in_folder(self.path / name))
+        remove_config(config_in(self.path / name))
         with contextlib.suppress(OSError):
             (self.path / name).rmdir()
 

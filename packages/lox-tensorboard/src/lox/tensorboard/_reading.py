@@ -21,8 +21,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 import lox
 from lox.loggers import Recording, RunFormatError, StoredRun
-from lox.loggers._backends.config_file import in_folder, read_config
-from lox.loggers._readers.histograms import describe
+from lox.loggers.backend import config_in, describe_histogram, read_config
 from lox.tensorboard import _crc
 from lox.tensorboard._files import Shown, is_ours
 
@@ -76,7 +75,7 @@ def read_run(run: StoredRun) -> Recording:
     values = {tag: items for tag, items in shown.values.items() if items and items[0][1].kind != "hparams"}
     left_out = {tag: items[0][1].kind for tag, items in values.items() if any(item.kind for _, item in items)}
     if any(map(is_ours, run.files)):  # the HPARAMS tab has no lists, and no None
-        config = read_config(in_folder(run.files[0].parent)) or config
+        config = read_config(config_in(run.files[0].parent)) or config
     return Recording(_logs(values, left_out), config, left_out=left_out)
 
 
@@ -143,8 +142,8 @@ def _of_tensor(tensor: Any, plugin: str) -> tuple[Any, str]:
         return None, plugin or "a tensor"
     if plugin == "histograms" and array.ndim == 2 and array.shape[-1] == 3:
         if not len(array):
-            return describe(np.empty(0), np.zeros(1)), ""
-        return describe(array[:, 2], np.append(array[:, 0], array[-1, 1])), ""
+            return describe_histogram(np.empty(0), np.zeros(1)), ""
+        return describe_histogram(array[:, 2], np.append(array[:, 0], array[-1, 1])), ""
     return array, ""
 
 

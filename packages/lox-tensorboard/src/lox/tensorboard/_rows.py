@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 import lox
-from lox._logdict.alignment import merge_labels
 from lox.loggers import RecordError
+from lox.loggers.backend import merge_labels
 from lox.loggers.kinds import Column
 
 Array = npt.NDArray[np.generic]

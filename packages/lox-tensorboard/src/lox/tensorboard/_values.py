@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tensorboardX import summary
 from tensorboardX.proto.summary_pb2 import HistogramProto, Summary
 
-from lox.loggers import Histogram
+from lox.loggers import Histogram, kinds
 from lox.loggers.kinds import Column, KindError, decode_text
 
 Array = npt.NDArray[np.generic]
@@ -48,7 +48,7 @@ class ValueEncoder:
                 f"{BACKEND}: {name!r} cannot be an image: a record has shape {value.shape}. An image is height x "
                 "width, height x width x channels, or several of the latter; channels are 1, 3 or 4."
             )
-        pixels = _as_pixels(name, value, check=name not in self._images_seen)
+        pixels = kinds.pixels(value, name, BACKEND, check=name not in self._images_seen)
         self._images_seen.add(name)
         return _named(name, summary.image(name, pixels, dataformats=layout))
 
@@ -64,7 +64,7 @@ class ValueEncoder:
             sound.setnchannels(frames.shape[1])
             sound.setsampwidth(2)
             sound.setframerate(self._sample_rate)
-            sound.writeframes(_as_samples(name, frames).tobytes())
+            sound.writeframes(kinds.samples(frames, name, BACKEND).tobytes())
         audio = Summary.Audio(
             sample_rate=self._sample_rate,
             num_channels=frames.shape[1],
@@ -119,33 +119,6 @@ def _binned(name: str, value: Histogram) -> list[Summary.Value]:
     # What has no place in it, as curves.
     apart = {"below": value.below, "above": value.above, "nonfinite": value.nan + value.inf}
     return shown + [_scalar(f"{name}/{what}", np.asarray(number)) for what, number in apart.items() if number]
-
-
-def _as_pixels(name: str, value: Array, check: bool) -> npt.NDArray[np.uint8]:
-    if value.dtype == np.uint8:
-        return value.astype(np.uint8, copy=False)
-    floats = value.astype(np.float64) if value.dtype.kind in "bf" else value.astype(np.float64) / 255
-    tolerance = 0.5 / 255  # what rounds to a pixel is one
-    low, high = np.nanmin(floats, initial=0), np.nanmax(floats, initial=1)
-    if check and (low < -tolerance or high > 1 + tolerance):
-        raise KindError(
-            f"{BACKEND}: the image {name!r} holds numbers from {value.min()} to {value.max()} ({value.dtype}). Pixels "
-            "are floats from 0 to 1, or integers from 0 to 255."
-        )
-    visible = np.clip(np.nan_to_num(floats, nan=0.0), 0, 1)
-    return np.round(visible * 255).astype(np.uint8)
-
-
-def _as_samples(name: str, frames: Array) -> npt.NDArray[np.int16]:
-    if frames.dtype == np.int16:
-        return frames.astype("<i2")
-    if frames.dtype.kind != "f":
-        raise KindError(
-            f"{BACKEND}: {name!r} cannot be audio: a record has dtype {frames.dtype}. Audio is floats from -1 to 1, or "
-            "int16."
-        )
-    audible = np.clip(np.nan_to_num(frames.astype(np.float64), nan=0.0), -1, 1)
-    return np.round(audible * 32767).astype("<i2")
 
 
 def _named(name: str, made: Summary) -> Summary.Value:

@@ -16,8 +16,7 @@ import jax
 import wandb
 
 from lox.loggers import Logger, LoggerState, Run, RunExistsError
-from lox.loggers._delivery.names import check_format, fill_format
-from lox.loggers._delivery.run import NameFormat
+from lox.loggers.backend import NameFormat, check_format, fill_format
 from lox.loggers.kinds import Kinds
 from lox.wandb._earlier import earlier_rows
 from lox.wandb._errors import BACKEND, WandbError, WandbOptionError
@@ -147,6 +146,9 @@ class WandbLogger(Logger):
         for file in self._files(name):
             shutil.rmtree(file.parent)
 
+    def formats(self) -> dict[str, NameFormat | None]:
+        return {"group": self._group_format}
+
     # What is wandb's own.
 
     def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
@@ -176,9 +178,6 @@ class WandbLogger(Logger):
         """The same for the same run, and another in another group: groups tell one experiment from the next."""
         experiment = self._group_format if isinstance(self._group_format, str) else self._group
         return _safe_id(name) if experiment is None else f"{_safe_id(experiment, 40)}-{_safe_id(name)}"
-
-    def _formats(self) -> dict[str, NameFormat | None]:
-        return {**super()._formats(), "group": self._group_format}
 
     def _files(self, name: str) -> list[Path]:
         """The run's files in wandb's folder. Runs of other projects may have the same id."""

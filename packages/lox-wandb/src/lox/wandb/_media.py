@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import wandb
 
+from lox.loggers import kinds
 from lox.loggers.kinds import KindError
 from lox.wandb._errors import BACKEND, WandbError
 
@@ -33,7 +34,7 @@ class MediaEncoder:
                 f"{BACKEND}: {name!r} cannot be an image: a record has shape {record.shape}. An image is height x "
                 "width, height x width x channels, or several of the latter; channels are 1, 3 or 4."
             )
-        pixels = _pixels(name, record)
+        pixels = kinds.pixels(record, name, BACKEND)
         if record.ndim == 4:
             return [make(wandb.Image, name, _picture(name, image)) for image in pixels]
         return make(wandb.Image, name, _picture(name, pixels))
@@ -50,7 +51,7 @@ class MediaEncoder:
             sound.setnchannels(frames.shape[1])
             sound.setsampwidth(2)
             sound.setframerate(self._sample_rate)
-            sound.writeframes(_samples(name, frames).tobytes())
+            sound.writeframes(kinds.samples(frames, name, BACKEND).tobytes())
         return make(wandb.Audio, name, str(path))
 
     def video(self, name: str, record: np.ndarray) -> Any:
@@ -59,7 +60,7 @@ class MediaEncoder:
                 f"{BACKEND}: {name!r} cannot be a video: a record has shape {record.shape}. A video is frames x height "
                 "x width, or frames x height x width x channels; channels are 1 or 3."
             )
-        return make(wandb.Video, name, _gif(name, _pixels(name, record), self._fps), format="gif")
+        return make(wandb.Video, name, _gif(name, kinds.pixels(record, name, BACKEND), self._fps), format="gif")
 
     def forget_files(self) -> None:
         """Deletes the files that wandb has copied by now: call it when every value made here is logged."""
@@ -96,27 +97,3 @@ def _gif(name: str, frames: np.ndarray, fps: int) -> io.BytesIO:
     first.save(file, "GIF", save_all=True, append_images=others, duration=1000 / fps, loop=0)
     file.seek(0)
     return file
-
-
-def _pixels(name: str, record: np.ndarray) -> np.ndarray:
-    if record.dtype == np.uint8:
-        return record
-    floats = record.astype(np.float64) if record.dtype.kind in "bf" else record.astype(np.float64) / 255
-    tolerance = 1 / 255
-    if np.nanmin(floats, initial=0) < -tolerance or np.nanmax(floats, initial=1) > 1 + tolerance:
-        raise KindError(
-            f"{BACKEND}: the image {name!r} holds numbers from {record.min()} to {record.max()} ({record.dtype}). "
-            "Pixels are floats from 0 to 1, or integers from 0 to 255."
-        )
-    return np.round(np.clip(np.nan_to_num(floats, nan=0.0), 0, 1) * 255).astype(np.uint8)
-
-
-def _samples(name: str, frames: np.ndarray) -> np.ndarray:
-    if frames.dtype == np.int16:
-        return frames.astype("<i2")
-    if frames.dtype.kind != "f":
-        raise KindError(
-            f"{BACKEND}: {name!r} cannot be audio: a record has dtype {frames.dtype}. Audio is floats from -1 to 1, or "
-            "int16."
-        )
-    return np.round(np.clip(np.nan_to_num(frames.astype(np.float64), nan=0.0), -1, 1) * 32767).astype("<i2")

@@ -15,7 +15,7 @@ import numpy as np
 
 import lox
 from lox.loggers import Recording, RunFormatError, StoredRun
-from lox.loggers._readers.histograms import describe
+from lox.loggers.backend import describe_histogram
 from lox.wandb._runfile import MAGIC, Row, RunReader, parse_json, row_of
 
 
@@ -130,7 +130,7 @@ def _names(row: Row) -> list[str]:
 def _column(values: Sequence[Any]) -> Any:
     """The values of a name as arrays; a ValueError if they are media, or do not fit together."""
     if all(isinstance(value, Mapping) and value.get("_type") == "histogram" for value in values):
-        each = [describe(value["values"], value["bins"]) for value in values]
+        each = [describe_histogram(value["values"], value["bins"]) for value in values]
         return {name: np.asarray([value[name] for value in each]) for name in each[0]}
     if len({isinstance(value, str) for value in values}) > 1:
         raise ValueError("text and numbers")

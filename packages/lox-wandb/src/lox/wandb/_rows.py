@@ -8,7 +8,7 @@ from typing import Any
 from jax.tree_util import tree_leaves
 
 from lox import logdict
-from lox._logdict.alignment import number_labels
+from lox.loggers.backend import number_labels
 from lox.wandb._errors import WandbKeyError
 
 Axes = tuple[str, ...]

@@ -3,8 +3,9 @@
 wandb drops a row whose `step=` lies behind, so that argument is never given. A row holds its steps as metrics of their
 own, under the names of the step axes, and every other metric is declared to belong to the axis that it was logged with.
 
-Keys of equal steps share a row, also if they come in separate writes, as they do from `tap`: rows wait until one of
-their keys comes again, or until the next flush.
+Keys of equal steps share a row, even if they come in separate writes, as they do from `tap`. So rows wait until one of
+their keys comes again, or until the next flush. This is not a second batching of records: a row that was sent to wandb cannot get
+another key.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import wandb
 
 from lox import logdict
-from lox.loggers._delivery.config import plain
+from lox.loggers.backend import json_value
 from lox.loggers.kinds import Kinds
 from lox.wandb._disk import OnDisk
 from lox.wandb._earlier import Earlier
@@ -189,7 +190,7 @@ class RunWriter:
         groups: dict[Axes, Metrics] = {}
         for column in columns:
             if column.kind == "hparams":  # no history: they go to the run's config, where the last one stays
-                self.configure({column.name: plain(column.values[-1])})
+                self.configure({column.name: json_value(column.values[-1])})
                 continue
             axes = axes_of(logs, column.key)
             group = groups.setdefault(axes, Metrics([], [], []))

@@ -20,12 +20,12 @@ NAME = "config.json"
 _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
-def in_folder(folder: Path) -> Path:
+def config_in(folder: Path) -> Path:
     """Where the config of a run is that is a folder."""
     return folder / NAME
 
 
-def next_to(file: Path) -> Path:
+def config_next_to(file: Path) -> Path:
     """Where the config of a run is that is a file."""
     return file.with_name(f"{file.name}.{NAME}")
 
@@ -41,6 +41,7 @@ def write_config(path: Path, run: Run) -> None:
 
 
 def remove_config(path: Path) -> None:
+    """Deletes the config of a run, if there is one."""
     path.unlink(missing_ok=True)
 
 

@@ -55,9 +55,9 @@ class MultiLogger(Logger):
     def _writes_here(self) -> bool:
         return any(logger._writes_here() for logger in self.loggers)
 
-    def _formats(self) -> dict[str, NameFormat | None]:
-        of_members = [logger._formats() for logger in self.loggers]
-        return {option: given for formats in of_members for option, given in formats.items()} | super()._formats()
+    def _all_formats(self) -> dict[str, NameFormat | None]:
+        of_members = [logger._all_formats() for logger in self.loggers]
+        return {option: given for formats in of_members for option, given in formats.items()} | super()._all_formats()
 
     def _on_call(self) -> None:
         for logger in self.loggers:
@@ -92,7 +92,7 @@ class MultiLogger(Logger):
 
 def _one_name(name: NameFormat | None, loggers: tuple[Logger, ...]) -> NameFormat | None:
     """The name of runs that a MultiLogger, or one of its loggers, was given."""
-    everyone = [("MultiLogger", name), *((type(logger).__name__, logger._formats()["name"]) for logger in loggers)]
+    everyone = [("MultiLogger", name), *((type(logger).__name__, logger._all_formats()["name"]) for logger in loggers)]
     given = {each: owner for owner, each in everyone if each is not None}
     if len(given) > 1:
         told = ", ".join(f"{each!r} ({owner})" for each, owner in given.items())

@@ -96,24 +96,24 @@ def _is_key(value: jax.Array) -> bool:
     return bool(jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
-def plain(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value of a config in the types that JSON has: arrays as numbers or lists of them, a complex number as a pair."""
     if isinstance(value, Mapping):
-        return {name: plain(item) for name, item in value.items()}
+        return {name: json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
-        return [plain(item) for item in value]
+        return [json_value(item) for item in value]
     if isinstance(value, np.ndarray | np.generic):
-        return _plain_scalar(np.asarray(value)[()])
+        return _json_scalar(np.asarray(value)[()])
     if isinstance(value, complex):
         return [value.real, value.imag]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _plain_scalar(value: Any) -> Any:
+def _json_scalar(value: Any) -> Any:
     """A scalar of numpy."""
     kind = value.dtype.kind
     if kind == "c":
-        return [_plain_scalar(value.real), _plain_scalar(value.imag)]
+        return [_json_scalar(value.real), _json_scalar(value.imag)]
     if kind in "mM":
         return str(value)
     if kind == "S":

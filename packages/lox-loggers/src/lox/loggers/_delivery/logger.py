@@ -15,7 +15,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ParamSpec, Self, TypeVar
@@ -26,12 +25,13 @@ import numpy as np
 import lox
 from lox._host.delivery import Delivery, Receiver, call, send
 from lox._jax import compat
-from lox.loggers._delivery import copies
+from lox.loggers._delivery import at_exit, copies, pending, reserved
 from lox.loggers._delivery.config import ConfigTemplate
-from lox.loggers._delivery.failures import is_telling
 from lox.loggers._delivery.locks import RunLock
-from lox.loggers._delivery.names import check_format, fill_format, folded, safe_name, uses_process
-from lox.loggers._delivery.opening import Siblings, first_name, is_free, open_run
+from lox.loggers._delivery.names import folded
+from lox.loggers._delivery.naming import Naming
+from lox.loggers._delivery.opening import Siblings, first_name, is_free, open_run, tell_others
+from lox.loggers._delivery.options import check_choice, check_close_timeout, check_flag, check_queue_size
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import (
     IfExists,
@@ -41,12 +41,11 @@ from lox.loggers._delivery.run import (
     Processes,
     Run,
     Writer,
-    check_choice,
     check_state,
     default_name,
     words_of_key,
 )
-from lox.loggers._delivery.sink import Sink, close_first_at_exit
+from lox.loggers._delivery.sink import Sink
 from lox.loggers._delivery.tables import (
     check_record,
     check_traced,
@@ -64,36 +63,6 @@ from lox.loggers._errors import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_MOST_LANE_AXES = 16
-_MOST_TOLD = 8
-_log = logging.getLogger("lox.loggers")
-
-
-# The private names that Logger and its subclasses in these packages have in common.
-_OURS = frozenset(
-    ("_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive")
-    + ("_can_open", "_formats", "_own_axes", "_tell_others", "_on_call")
-)
-_METHODS = frozenset(
-    (
-        "init",
-        "spool",
-        "tap",
-        "log",
-        "flush",
-        "close",
-        "runs",
-        "open",
-        "exists",
-        "remove",
-        "existing",
-        "lock",
-        "written",
-        "check_names",
-        "close_first_at_exit",
-    )
-)
 
 
 class Logger(abc.ABC):
@@ -148,27 +117,20 @@ class Logger(abc.ABC):
         name: NameFormat | None = None,
         time: bool = False,
     ) -> None:
-        check_choice(self, "if_exists", if_exists, ("new", "error", "replace", "resume"))
-        check_choice(self, "on_error", on_error, ("raise", "warn"))
-        check_choice(self, "processes", processes, ("first", "all"))
-        if not isinstance(queue_size, int) or queue_size < 1:
-            raise LoggerOptionError(
-                f"{type(self).__name__}: queue_size={queue_size!r}; it must be an int of at least 1"
-            )
-        if close_timeout is not None and not (isinstance(close_timeout, int | float) and close_timeout > 0):
-            raise LoggerOptionError(
-                f"{type(self).__name__}: close_timeout={close_timeout!r}; it must be a positive number of seconds, or None"
-            )
-        check_format(type(self).__name__, "name", name)
-        if not isinstance(time, bool):
-            raise LoggerOptionError(f"{type(self).__name__}: time={time!r}; it must be True or False")
-        self.__name = name
+        owner = type(self).__name__
+        check_choice(owner, "if_exists", if_exists, ("new", "error", "replace", "resume"))
+        check_choice(owner, "on_error", on_error, ("raise", "warn"))
+        check_choice(owner, "processes", processes, ("first", "all"))
+        check_queue_size(owner, queue_size)
+        check_close_timeout(owner, close_timeout)
+        check_flag(owner, "time", time)
+        self.__naming = Naming(owner, name, processes)
         self.__time = time
         self.if_exists = if_exists
         self.on_error = on_error
         self.processes = processes
         self.__sink = Sink(
-            type(self).__name__,
+            owner,
             on_error=on_error,
             queue_size=queue_size,
             flush_interval=self.flush_interval,
@@ -188,12 +150,10 @@ class Logger(abc.ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if not cls.__module__.startswith("lox."):
-            _refuse(cls.__name__, _OURS.intersection(vars(cls)))
+            reserved.check_class(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        _refuse(type(self).__name__, _OURS.intersection([name]))
-        if name in _METHODS and not callable(value):
-            _refuse(type(self).__name__, [name])
+        reserved.check_attribute(self, name, value)
         super().__setattr__(name, value)
 
     # What a backend writes. `open` is required.
@@ -241,11 +201,11 @@ class Logger(abc.ABC):
         self.__ready()
         words, impl = words_of_key(key)
         template = ConfigTemplate(type(self).__name__, config)
-        self.__check_formats(template, words)
+        self.__naming.check(self._all_formats(), template, words)
         # The process is asked for here, not in the host call, which must not call JAX.
         host = functools.partial(self._open_lanes, impl, jax.process_index(), template)
         opened = call(host, (words, template.arrays), jax.ShapeDtypeStruct((), np.int32))
-        self.__raise_pending()
+        pending.raise_failures(self._sinks())
         if self.on_error == "raise" and not compat.tracing_now():
             self.__raise_if_not_opened(np.ravel(opened).tolist())
         return LoggerState(run=opened)
@@ -299,17 +259,24 @@ class Logger(abc.ABC):
                     self._receive(Delivery((), np.asarray(True), np.asarray(state.run), host_record(record, steps)))
         else:
             raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
-        self.__raise_pending()  # after the record is on its way: an earlier failure must not cost this one
+        pending.raise_failures(
+            self._sinks()
+        )  # after the record is on its way: an earlier failure must not cost this one
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
         """A backend that cannot take some names raises here, before anything is delivered; from a compiled program, before
         it runs."""
 
+    def formats(self) -> Mapping[str, NameFormat | None]:
+        """The options of a backend that are filled in for each run, as `name=` is, by option. `init` checks that the config has
+        what they need before a run is opened; `lox.loggers.backend.fill_format` fills them in."""
+        return {}
+
     @staticmethod
     def close_first_at_exit() -> None:
         """For `open`: closes loggers that are still open at interpreter exit before what any library has registered for
         that moment. Call it after such a library has started."""
-        close_first_at_exit()
+        at_exit.close_first_at_exit()
 
     def flush(self) -> None:
         """Returns when every record that was logged before has been written and flushed."""
@@ -358,23 +325,11 @@ class Logger(abc.ABC):
 
     def _tell_others(self) -> None:
         """Says which runs of an earlier experiment are still among those that replaced the rest of it."""
-        if self.if_exists != "replace" or self.__sink.closed or not self.__sink.runs:
-            return
-        nothing: Iterable[str] = ()
-        others = [name for name in self.__sink.ask(self.existing, nothing) if not self.__sink.has(name)]
-        if others:
-            shown = ", ".join(map(repr, others[:_MOST_TOLD])) + (", ..." if len(others) > _MOST_TOLD else "")
-            _log.warning(
-                "%s: %d other runs were there before, and still are: %s. if_exists='replace' replaces runs of the same "
-                "names only",
-                type(self).__name__,
-                len(others),
-                shown,
-            )
+        if self.if_exists == "replace":
+            tell_others(self, self.__sink)
 
-    def _formats(self) -> dict[str, NameFormat | None]:
-        """The options that are filled in for each run."""
-        return {"name": self.__name}
+    def _all_formats(self) -> dict[str, NameFormat | None]:
+        return {**self.formats(), "name": self.__naming.given}
 
     @property
     def _own_axes(self) -> frozenset[str]:
@@ -383,12 +338,12 @@ class Logger(abc.ABC):
 
     def _can_open(self, run: Run, siblings: Siblings) -> bool:
         """Whether `_open_one` would use just that name."""
-        name = self.__with_process(run)
+        name = self.__naming.here(run)
         return name is None or self.__sink.ask(functools.partial(is_free, self, self.__sink, name, siblings), True)
 
     def _open_one(self, run: Run, siblings: Siblings) -> int:
         """Opens a run and returns its id. A failure is kept, and the id leads nowhere."""
-        name = self.__with_process(run)
+        name = self.__naming.here(run)
         if name is None:
             run_id = self.__sink.ids.of(run.name)
             self.__sink.add(run_id, None)
@@ -422,7 +377,7 @@ class Logger(abc.ABC):
             key = tuple(words[lane].tolist())
             told = config.fill(arrays, lane)
             run = Run(default_name(key, impl), key, process_index, config=told, lane=number, lane_index=lane)
-            ids[lane] = self._open_one(self.__named(run), siblings)
+            ids[lane] = self._open_one(self.__naming.named(run, self.__sink.failures), siblings)
         return ids
 
     def __send(self, state: LoggerState, logs: lox.logdict) -> None:
@@ -434,82 +389,24 @@ class Logger(abc.ABC):
 
     # Helpers.
 
-    def __check_formats(self, config: ConfigTemplate, words: jax.Array) -> None:
-        """What does not fit the config is found before a run is opened, also where `init` is compiled."""
-        run = Run("", (0,) * words.shape[-1], config=config.sample(), lane_index=(0,) * _MOST_LANE_AXES)
-        for option, given in self._formats().items():
-            if isinstance(given, str):
-                filled = fill_format(type(self).__name__, option, given, run)
-                if option == "name":
-                    safe_name(f"{type(self).__name__}: name={given!r}", filled)
-
-    def __named(self, run: Run) -> Run:
-        """The run with the name that `name=` gives it. Where that fails it keeps the one of its key, so that the records of
-        a program that is running have a place."""
-        if self.__name is None:
-            return run
-        try:
-            name = fill_format(type(self).__name__, "name", self.__name, run)
-            return dataclasses.replace(run, name=safe_name(f"{type(self).__name__}: name={self.__name!r}", name))
-        except Exception as error:
-            self.__sink.failures.add(error, f"naming the run of the key {run.name}")
-            return run
-
-    def __with_process(self, run: Run) -> str | None:
-        """The name with the index of the process where each writes runs of its own; None if another process writes it."""
-        if self.processes == "first":
-            return run.name if run.process_index == 0 else None
-        return run.name if uses_process(self.__name) else f"{run.name}-p{run.process_index}"
-
     def __receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
         """Nothing is being traced: straight to the host, where 64-bit values and text stay what they are."""
         self._receive(copies.delivery_of(state.run, copies.start(logs)))
 
     def __settle(self, finish: Callable[[Sink], None]) -> None:
-        """Lets the device deliver, then has every sink finish, whatever the others have raised."""
-        if self.__sink.foreign:
-            return
-        try:
-            jax.effects_barrier()
-        finally:
-            stuck: list[Exception] = []
-            for sink in self._sinks():
-                try:
-                    finish(sink)
-                except TimeoutError as error:
-                    stuck.append(error)
-        if stuck:
-            raise stuck[0] if len(stuck) == 1 else ExceptionGroup("several loggers are stuck", stuck)
-        self.__raise_pending()
+        if not self.__sink.foreign:
+            pending.settle(self._sinks(), finish)
 
     def __raise_if_not_opened(self, run_ids: Iterable[int]) -> None:
         """The call of another thread may have been given the failure of this one."""
         if (error := self.__sink.why_not_opened(run_ids)) is not None:
             raise error
 
-    def __raise_pending(self) -> None:
-        if is_telling():
-            return
-        errors = [
-            error
-            for sink in self._sinks()
-            if sink.failures.any and not sink.foreign and (error := sink.failures.take()) is not None
-        ]
-        if len(errors) > 1:
-            raise BaseExceptionGroup(f"{len(errors)} loggers failed", errors)
-        if errors:
-            raise errors[0]
-
     def __ready(self) -> None:
-        self.__raise_pending()
+        pending.raise_failures(self._sinks())
         self.__check_open()
         self._on_call()
 
     def __check_open(self) -> None:
         if self.__sink.closed:
             raise LoggerClosedError(f"this {type(self).__name__} is closed. Create a new one")
-
-
-def _refuse(owner: str, names: Iterable[str]) -> None:
-    if names := sorted(names):
-        raise LoggerOptionError(f"{owner} uses the name {names[0]!r}, which is reserved by Logger. Use another name")

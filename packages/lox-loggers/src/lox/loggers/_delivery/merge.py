@@ -1,7 +1,9 @@
-"""Single records that came one after the other, as one table: a backend takes a block in little more than the time of
-a row.
+"""The one place on the host where records are batched: deliveries that wait together become few, large tables.
 
-Nobody can tell from what is written: only records that look alike are joined, and those of a run keep their order.
+A backend takes a table in little more time than a row. So a writer never has to gather records itself.
+
+What is written is the same as without batching. Only records that look alike are joined, and the records of a run keep their
+order. With `keys_apart`, only the order within each key counts: records with other keys in between do not end a table.
 """
 
 from __future__ import annotations
@@ -18,83 +20,161 @@ import lox
 from lox._host.delivery import Delivery
 from lox.loggers._delivery.tables import nbytes
 
-# Large records gain nothing from being copied together.
+# Copying larger records together gains nothing.
 _MAX_BYTES = 4 * 1024 * 1024
 
 
 class Joined(NamedTuple):
-    """Deliveries as one. If they are several, each brought one record for each lane."""
+    """Several deliveries as one."""
 
     delivery: Delivery
-    number: int
+    members: Sequence[Delivery]
+    """The deliveries it was joined from, in order."""
 
 
 def joined(deliveries: Iterable[Delivery], *, keys_apart: bool = False) -> Iterator[Joined]:
-    """The same records in fewer deliveries. Those of different runs may overtake each other, those of one never do,
-    unless it is told that only the order within each key counts."""
-    groups: dict[Any, dict[tuple[str, ...], _Group]] = {}  # by runs, and by keys if those are apart
+    """The same records in fewer deliveries. The records of different runs may change places, those of one run never do (with
+    `keys_apart`: those of one key of a run)."""
+    groups: dict[Any, _RunGroups] = {}
     for delivery in deliveries:
         runs = delivery.lanes, np.asarray(delivery.operands).tobytes(), delivery.alive.tobytes()
         if runs not in groups:
             if delivery.lanes or any(lanes for lanes, _, _ in itertools.islice(groups, 1)):
-                # Groups with lanes are alone: a run can be in two of them, and what came first is to be written first.
+                # Deliveries with lanes are joined only with each other: a run can be in two sets of lanes, and what came
+                # first is written first.
                 yield from _drain(groups)
-            groups[runs] = {}
-        mine = groups[runs]
-        keys = tuple(delivery.logs) if keys_apart else ()
-        if keys in mine and mine[keys].takes(delivery):
-            continue
-        if keys in mine or not all(map(set(keys).isdisjoint, mine)):
-            yield from _drain({runs: mine})
-        mine[keys] = _Group(delivery)
+            groups[runs] = _RunGroups(keys_apart)
+        yield from groups[runs].add(delivery)
     yield from _drain(groups)
 
 
-def _drain(groups: dict[Any, dict[tuple[str, ...], _Group]]) -> Iterator[Joined]:
+def _drain(groups: dict[Any, _RunGroups]) -> Iterator[Joined]:
     for of_runs in groups.values():
-        for group in of_runs.values():
-            yield from group.joined()
-        of_runs.clear()
+        yield from of_runs.drain()
     groups.clear()
+
+
+class _RunGroups:
+    """What waits for one set of runs: a single group, or with `keys_apart` groups that have no key in common."""
+
+    def __init__(self, keys_apart: bool) -> None:
+        self._keys_apart = keys_apart
+        self._groups: dict[tuple[str, ...], _Group] = {}
+
+    def add(self, delivery: Delivery) -> Iterator[Joined]:
+        """Takes a delivery; yields what has to be written before it."""
+        keys = tuple(delivery.logs) if self._keys_apart else ()
+        if keys in self._groups and self._groups[keys].takes(delivery):
+            return
+        shared = [there for there in self._groups if there == keys or not set(keys).isdisjoint(there)]
+        if shared and self._keys_apart:
+            mixed = _MixedGroup([self._groups[there] for there in shared])
+            if mixed.takes(delivery):
+                for there in shared:
+                    del self._groups[there]
+                self._groups[tuple(mixed.looks)] = mixed
+                return
+        if shared:
+            yield from self.drain()
+        self._groups[keys] = _Group(delivery)
+
+    def drain(self) -> Iterator[Joined]:
+        for group in self._groups.values():
+            yield from group.joined()
+        self._groups.clear()
 
 
 class _Group:
     """Deliveries to the same runs, of records that look alike."""
 
     def __init__(self, first: Delivery) -> None:
-        self.lanes = first.lanes
-        self._members = [first]
+        self.members = [first]
         self._look = _look(first)
         self._bytes = nbytes(first.logs)
-        self._left = _MAX_BYTES - self._bytes
+        self.left = _MAX_BYTES - self._bytes
+
+    @property
+    def looks(self) -> dict[str, Any]:
+        """How each key looks."""
+        return {key: _look(_only(self.members[0], key)) for key in self.members[0].logs}
 
     def takes(self, delivery: Delivery) -> bool:
-        if self._look is None or self._left < self._bytes or _look(delivery) != self._look:
+        """Adds a delivery if it looks like the others and there is room for it."""
+        if self._look is None or _look(delivery) != self._look:
             return False
-        self._members.append(delivery)
-        self._left -= self._bytes
-        return True
+        # Single records that look alike are equally large.
+        return self._has_room(delivery, nbytes(delivery.logs) if delivery.logs._stacked else self._bytes)
 
     def joined(self) -> Iterator[Joined]:
-        if len(self._members) == 1 or self._shares_runs():
-            return (Joined(member, 1) for member in self._members)
-        logs = _join([member.logs for member in self._members], len(self.lanes))
-        return iter([Joined(self._members[0]._replace(logs=logs), len(self._members))])
+        if len(self.members) == 1 or self._shares_runs():
+            return (Joined(member, [member]) for member in self.members)
+        return iter([Joined(self.members[0]._replace(logs=self._table()), self.members)])
+
+    def _has_room(self, delivery: Delivery, size: int) -> bool:
+        if size > self.left:
+            return False
+        self.members.append(delivery)
+        self.left -= size
+        return True
+
+    def _table(self) -> lox.logdict:
+        return _join([member.logs for member in self.members], len(self.members[0].lanes))
 
     def _shares_runs(self) -> bool:
-        """Whether several lanes log to one run, whose records are then in the order of the lanes in each delivery."""
-        ids = np.asarray(self._members[0].operands).reshape(-1).tolist()
+        """Whether several lanes log to one run. Its records are then in the order of the lanes within each delivery."""
+        ids = np.asarray(self.members[0].operands).reshape(-1).tolist()
         return len(set(ids)) < len(ids)
 
 
-def _look(delivery: Delivery) -> Any:
-    """Equal for deliveries whose records can be joined. None if there is not one record in each lane, or one that is
-    on its own.
+class _MixedGroup(_Group):
+    """Deliveries to the same runs that have some keys in common, each of which always looks the same."""
 
-    This is done for each delivery, hence the loops that run in C.
+    def __init__(self, groups: Sequence[_Group]) -> None:
+        self.members = [member for group in groups for member in group.members]
+        self._looks = {key: look for group in groups for key, look in group.looks.items()}
+        self.left = _MAX_BYTES - sum(_MAX_BYTES - group.left for group in groups)
+
+    @property
+    def looks(self) -> dict[str, Any]:
+        return self._looks
+
+    def takes(self, delivery: Delivery) -> bool:
+        looks = {key: _look(_only(delivery, key)) for key in delivery.logs}
+        known = self._looks | looks
+        if None in known.values() or any(self._looks.get(key, look) != look for key, look in looks.items()):
+            return False
+        self._looks = known
+        return self._has_room(delivery, nbytes(delivery.logs))
+
+    def _table(self) -> lox.logdict:
+        lanes = len(self.members[0].lanes)
+        whole = lox.logdict()
+        for key in self._looks:
+            whole |= _join([_only(member, key).logs for member in self.members if key in member.logs], lanes)
+        return whole
+
+
+def _only(delivery: Delivery, key: str) -> Delivery:
+    """A delivery with just one of its keys."""
+    logs = delivery.logs
+    picked = lox.logdict._make(
+        {key: logs[key]},
+        {axis: {key: by_key[key]} for axis, by_key in logs._steps.items() if key in by_key},
+        {key: logs._counts[key]},
+        logs._stacked.intersection([key]),
+        {},
+    )
+    return delivery._replace(logs=picked)
+
+
+def _look(delivery: Delivery) -> Any:
+    """Equal for deliveries that can be joined; None for a delivery that stays alone.
+
+    All keys of such a delivery have the same steps and the same number of records, in every lane. This runs for each delivery,
+    hence the loops that run in C.
     """
     logs, stacked = delivery.logs, delivery.logs._stacked
-    if not logs or (stacked and (delivery.lanes or len(stacked) < len(logs))) or _lacks_records(logs):
+    if not logs or (stacked and len(stacked) < len(logs)):
         return None
     values: list[Any] = list(logs.values())
     structure = None
@@ -103,23 +183,32 @@ def _look(delivery: Delivery) -> Any:
     dtypes, shapes = list(map(_dtype, values)), list(map(_shape, values))
     if any(map(_metadata, dtypes)):  # numpy would forget them
         return None
-    if stacked and any(shape[0] != 1 for shape in shapes):
+    rows = 1
+    if stacked:
+        place = len(delivery.lanes)
+        rows, *others = {shape[place] for shape in shapes}
+        if others:
+            return None
+        shapes = [shape[:place] + shape[place + 1 :] for shape in shapes]
+    if _lacks_records(logs, rows):
         return None
     axes = []
     for axis, by_key in logs._steps.items():
-        # Where keys have steps of their own, equal steps of other records would become one row with them.
+        # If keys have steps of their own, equal steps of other records would become one row with them.
         if len(by_key) != len(logs) or len(set(map(id, by_key.values()))) > 1:
             return None
         step = next(iter(by_key.values()))
-        axes.append((axis, step.dtype, step.shape))
+        axes.append((axis, step.dtype, step.ndim))
     # What differs first decides: a structure cannot be compared with None.
     return bool(stacked), list(logs), structure is None, structure, dtypes, shapes, axes
 
 
-def _lacks_records(logs: lox.logdict) -> bool:
-    """Whether there can be room where no record is: a condition did not hold."""
+def _lacks_records(logs: lox.logdict, rows: int) -> bool:
+    """Whether some rows hold no record: a condition did not hold, or there is room for more records than came."""
     counts = logs._counts.values()
-    return 0 in counts if set(map(type, counts)) == _NUMBERS_ONLY else not all(map(np.all, counts))
+    if set(map(type, counts)) == _NUMBERS_ONLY:
+        return min(counts) < rows
+    return any(np.any(np.less(count, rows)) for count in counts)
 
 
 _ARRAYS_ONLY, _NUMBERS_ONLY = {np.ndarray}, {int}
@@ -127,21 +216,21 @@ _dtype, _shape, _metadata = map(operator.attrgetter, ("dtype", "shape", "metadat
 
 
 def _join(tables: Sequence[lox.logdict], lanes: int) -> lox.logdict:
-    """Logs that look alike, as one table; axes of lanes stay in front."""
+    """Logs that look alike as one table. The axes of lanes stay in front."""
     first = tables[0]
-    is_table = bool(first.stacked)
+    put_together = np.concatenate if first.stacked else np.stack
 
-    def stack(*arrays: np.ndarray) -> np.ndarray:
-        stacked = np.array(arrays)
-        return stacked.reshape(-1, *stacked.shape[2:]) if is_table else np.moveaxis(stacked, 0, lanes)
+    def join(*arrays: np.ndarray) -> np.ndarray:
+        return put_together(arrays, axis=lanes)
 
     def column(key: str) -> Any:
         values = [table[key] for table in tables]
-        return stack(*values) if type(values[0]) is np.ndarray else jax.tree_util.tree_map(stack, *values)
+        return join(*values) if type(values[0]) is np.ndarray else jax.tree_util.tree_map(join, *values)
 
     any_key = next(iter(first))
     steps = {
-        axis: dict.fromkeys(first, stack(*[table._steps[axis][any_key] for table in tables])) for axis in first._steps
+        axis: dict.fromkeys(first, join(*[table._steps[axis][any_key] for table in tables])) for axis in first._steps
     }
-    counts = dict.fromkeys(first, len(tables))
-    return lox.logdict._make({key: column(key) for key in first}, steps, counts, frozenset(first), {})
+    data = {key: column(key) for key in first}
+    rows = jax.tree_util.tree_leaves(data[any_key])[0].shape[lanes]
+    return lox.logdict._make(data, steps, dict.fromkeys(first, rows), frozenset(first), {})

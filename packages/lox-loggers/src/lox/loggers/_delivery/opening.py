@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from lox.loggers._delivery.names import folded, numbered
@@ -14,6 +15,9 @@ from lox.loggers._errors import LoggerLoadError, RunExistsError
 
 if TYPE_CHECKING:
     from lox.loggers._delivery.logger import Logger
+
+_MOST_TOLD = 8
+_log = logging.getLogger("lox.loggers")
 
 
 class Siblings:
@@ -56,6 +60,22 @@ def open_run(logger: Logger, sink: Sink, run: Run, siblings: Siblings) -> tuple[
         f"{type(logger).__name__}: {run.name!r} and all its numbered names are said to exist. If they do not, "
         f"{type(logger).__name__}.exists or open is at fault"
     )
+
+
+def tell_others(logger: Logger, sink: Sink) -> None:
+    """Warns of runs of an earlier experiment that are still there, next to those that were replaced."""
+    if sink.closed or not sink.runs:
+        return
+    nothing: Iterable[str] = ()
+    others = [name for name in sink.ask(logger.existing, nothing) if not sink.has(name)]
+    if others:
+        shown = ", ".join(map(repr, others[:_MOST_TOLD])) + (", ..." if len(others) > _MOST_TOLD else "")
+        _log.warning(
+            "%s: %d other runs were there before, and still are: %s. if_exists='replace' replaces runs of the same names only",
+            type(logger).__name__,
+            len(others),
+            shown,
+        )
 
 
 def first_name(name: str, sink: Sink, siblings: Siblings) -> str:

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 import lox
-from lox.loggers._delivery.config import plain
+from lox.loggers._delivery.config import json_value
 from lox.loggers._delivery.names import fill_format
-from lox.loggers._errors import LoggerOptionError, LoggerStateError
+from lox.loggers._errors import LoggerStateError
 
 IfExists = Literal["new", "error", "replace", "resume"]
 OnError = Literal["raise", "warn"]
@@ -54,7 +54,7 @@ class Run:
     @property
     def plain_config(self) -> dict[str, Any]:
         """The config in the types that JSON has: arrays are numbers, or lists of them."""
-        config: dict[str, Any] = plain(self.config)
+        config: dict[str, Any] = json_value(self.config)
         return config
 
 
@@ -118,12 +118,6 @@ def check_state(state: Any) -> None:
         raise LoggerStateError(
             f"this state holds runs of shape {state.run.shape}. Use it inside jax.vmap, where each lane has one run"
         )
-
-
-def check_choice(owner: object, option: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        choices = ", ".join(map(repr, allowed))
-        raise LoggerOptionError(f"{type(owner).__name__}: {option}={value!r}; it must be one of {choices}")
 
 
 def words_of_key(key: Any) -> tuple[jax.Array, str | None]:

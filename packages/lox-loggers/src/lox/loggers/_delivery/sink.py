@@ -7,7 +7,6 @@ whatever a backend raises: also `SystemExit` ends in `Failures`.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import enum
@@ -15,18 +14,17 @@ import operator
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-import jax
 import numpy as np
 
 import lox
 from lox._host.delivery import Delivery
 from lox._logdict.table import as_table
 from lox.loggers._delivery import copies
-from lox.loggers._delivery.failures import Failures, describe, records_phrase
+from lox.loggers._delivery.at_exit import open_sinks
+from lox.loggers._delivery.failures import Failures, records_phrase
 from lox.loggers._delivery.ids import RunIds
 from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.merge import Joined, joined
@@ -35,7 +33,7 @@ from lox.loggers._delivery.resume import WrittenSteps
 from lox.loggers._delivery.run import LaneWriter, OpenRuns, Run, Writer
 from lox.loggers._delivery.tables import count_records, lane_of, nbytes
 from lox.loggers._delivery.worker import Worker
-from lox.loggers._errors import LoggerClosedError, LoggerStateError, LoggerWarning, RecordError, RunExistsError
+from lox.loggers._errors import LoggerClosedError, LoggerStateError, RecordError, RunExistsError
 
 T = TypeVar("T")
 
@@ -96,7 +94,7 @@ class Sink:
         self._at_hand: list[Joined] = []  # what is being written, the first last
         self._doing = ""  # what the backend was last asked for
         self._worker = Worker(f"lox:{owner}", queue_size, self._write_all, self._flush_all, flush_interval)
-        _open_sinks.add(self)
+        open_sinks.add(self)
 
     @property
     def foreign(self) -> bool:
@@ -195,7 +193,7 @@ class Sink:
                 done = self._worker.run(self.failures.awaited(self._close_all), self._close_timeout)
             self.closed = True
             self._worker.stop()
-            _open_sinks.discard(self)
+            open_sinks.discard(self)
             if not done or not self._worker.join(self._close_timeout):
                 raise TimeoutError(self._stuck())
 
@@ -226,20 +224,21 @@ class Sink:
 
     def _write_all(self, deliveries: list[Delivery]) -> None:
         deliveries = [delivery for each in deliveries if (delivery := self._read(each)) is not None]
+        for delivery in deliveries:
+            self._tell_dropped(delivery.logs)
         try:
             blocks = list(joined(deliveries, keys_apart=self._keys_apart))
-        except BaseException as error:  # written one by one, they are all there
+        except BaseException as error:  # they are written one by one instead
             self.failures.keep(error, "joining records")
-            blocks = [Joined(delivery, 1) for delivery in deliveries]
+            blocks = [Joined(delivery, [delivery]) for delivery in deliveries]
         self._at_hand = blocks[::-1]
         while self._at_hand:
-            delivery, number = self._at_hand[-1]
+            block = self._at_hand[-1]
             self._worker.made_progress()
             try:
-                self._tell_dropped(delivery.logs)
-                self._write_lanes(delivery, number)
+                self._write_lanes(block)
             except BaseException as error:  # nothing may end the thread: others wait for it
-                self._failed(error, "writing", delivery.logs)
+                self._failed(error, "writing", block.delivery.logs)
             self._at_hand.pop()
 
     def _read(self, delivery: Delivery) -> Delivery | None:
@@ -265,33 +264,38 @@ class Sink:
                     f"{self.owner}: {key!r} had {most} records, but capacity={capacity} kept only the last {capacity}"
                 )
 
-    def _write_lanes(self, delivery: Delivery, number: int) -> None:
+    def _write_lanes(self, block: Joined) -> None:
+        delivery = block.delivery
         ids = np.asarray(delivery.operands)
         if not delivery.lanes:
             if delivery.alive:
-                self._write(int(ids), delivery.logs, number)
+                self._write(int(ids), delivery.logs, [member.logs for member in block.members])
             return
         alive = np.argwhere(delivery.alive).tolist()
         for run_id, lane in zip(ids[delivery.alive].tolist(), map(tuple, alive), strict=True):
-            entry = self._runs.get(run_id)
-            if not isinstance(entry, _OpenRun) or entry.lane_writer is None:
-                self._write(run_id, lane_of(delivery.logs, lane), number)
-                continue
-            entry.dirty = True
-            self._doing = f"writing to run {entry.run.name!r}"
-            self._worker.made_progress()
-            try:
-                if not entry.lane_writer.write_lane(delivery.logs, lane):
-                    self._write(run_id, lane_of(delivery.logs, lane), number)
-            except BaseException as error:
-                if isinstance(error, RecordError) and _lost_records(error) is None:
-                    # Nothing was written: it says again which record is at fault.
-                    self._write(run_id, lane_of(delivery.logs, lane), number)
-                    continue
-                self._failed(error, f"writing to run {entry.run.name!r}", lane_of(delivery.logs, lane))
+            if not self._write_lane(run_id, delivery.logs, lane):
+                parts = (lane_of(member.logs, lane) for member in block.members)
+                self._write(run_id, lane_of(delivery.logs, lane), parts)
 
-    def _write(self, run_id: int, logs: lox.logdict, number: int) -> None:
-        """Writes what came for a run in this number of deliveries."""
+    def _write_lane(self, run_id: int, logs: lox.logdict, lane: tuple[int, ...]) -> bool:
+        """Offers all lanes to a writer that can take its own out of them. False if it has not, and the lane is to be written
+        as a table."""
+        entry = self._runs.get(run_id)
+        if not isinstance(entry, _OpenRun) or entry.lane_writer is None:
+            return False
+        entry.dirty = True
+        self._doing = f"writing to run {entry.run.name!r}"
+        self._worker.made_progress()
+        try:
+            return entry.lane_writer.write_lane(logs, lane)
+        except BaseException as error:
+            if _nothing_was_written(error):
+                return False  # writing the table tells which record is at fault
+            self._failed(error, f"writing to run {entry.run.name!r}", lane_of(logs, lane))
+            return True
+
+    def _write(self, run_id: int, logs: lox.logdict, parts: Iterable[lox.logdict] = ()) -> None:
+        """Writes records to a run. parts: the same records, delivery by delivery."""
         if run_id not in self._runs:
             error = LoggerStateError(f"run {run_id} does not belong to this logger. {STATES_DO_NOT_LAST}")
             self.failures.keep(error, "writing")
@@ -309,10 +313,10 @@ class Sink:
                 self._doing = f"writing to run {entry.run.name!r}"
                 entry.writer.write(table)
         except BaseException as error:
-            if number > 1 and isinstance(error, RecordError) and _lost_records(error) is None:
-                # One of the records cannot be stored, and so none of them was. It must not take the others with it.
-                for record in range(number):
-                    self._write(run_id, logs.slice[record : record + 1], 1)
+            if _nothing_was_written(error) and len(alone := list(parts)) > 1:
+                # One of the records cannot be stored, and it must not take the others with it.
+                for part in alone:
+                    self._write(run_id, part)
                 return
             self._failed(error, f"writing to run {entry.run.name!r}", logs)
 
@@ -340,7 +344,7 @@ class Sink:
             self._close_run(entry)
         self._runs = dict.fromkeys(self._runs, _Nowhere.CLOSED)
         if self._worker.stopping:  # abandoned: nobody else will
-            _open_sinks.discard(self)
+            open_sinks.discard(self)
 
     def _close_run(self, entry: _OpenRun) -> None:
         self._doing = f"closing run {entry.run.name!r}"
@@ -375,56 +379,13 @@ def _lost_records(error: BaseException) -> int | None:
     return lost if lost >= 0 else None
 
 
+def _nothing_was_written(error: BaseException) -> bool:
+    """Whether a writer says that a record cannot be stored, so that it has taken none of those it came with."""
+    return isinstance(error, RecordError) and _lost_records(error) is None
+
+
 def _records_of(delivery: Delivery) -> int:
     """How many records a delivery brings, to all of its lanes."""
     if not delivery.lanes:
         return count_records(delivery.logs) if delivery.alive else 0
     return sum(count_records(lane_of(delivery.logs, tuple(lane))) for lane in np.argwhere(delivery.alive).tolist())
-
-
-_open_sinks: set[Sink] = set()
-
-
-def _close_at_exit() -> None:
-    """Registered after JAX's own exit handlers, so that it runs before them: what the device still
-    sends is waited for first, then every queue is drained while threads still run."""
-    sinks = [sink for sink in list(_open_sinks) if not sink.foreign]
-    if not sinks:
-        return
-    for sink in sinks:
-        sink.limit_patience()
-    with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell
-        _despite_signals(jax.effects_barrier)
-    for sink in sinks:
-        try:
-            _despite_signals(sink.close)
-        except TimeoutError as stuck:
-            warnings.warn(str(stuck), LoggerWarning, stacklevel=1)
-        sink.failures.tell_lost()
-        if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
-            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-            warnings.warn(f"{sink.owner}: {describe(error)}{notes}", LoggerWarning, stacklevel=1)
-
-
-def _despite_signals(finish: Callable[[], None]) -> None:
-    """A signal handler that calls `sys.exit` again does not keep the loggers from being closed; nor does Ctrl-C, unless it
-    is pressed twice while one of them is waited for."""
-    interrupts = 0
-    while True:
-        try:
-            return finish()
-        except SystemExit:
-            continue
-        except KeyboardInterrupt:
-            interrupts += 1
-            if interrupts > 1:
-                return None
-
-
-atexit.register(_close_at_exit)
-
-
-def close_first_at_exit() -> None:
-    """Closes loggers before the exit handlers that were registered so far: what is registered last runs first."""
-    atexit.unregister(_close_at_exit)
-    atexit.register(_close_at_exit)

@@ -7,7 +7,7 @@ import numpy as np
 from lox.loggers._histogram import describe_bins
 
 
-def describe(counts: np.ndarray, edges: np.ndarray) -> dict[str, float]:
+def describe_histogram(counts: np.ndarray, edges: np.ndarray) -> dict[str, float]:
     """What a histogram says of the numbers in it, as far as its bins tell. edges: one more than counts."""
     counts, edges = np.asarray(counts, np.float64), np.asarray(edges, np.float64)
     if not counts.sum() or not np.isfinite(edges).all():

@@ -10,7 +10,7 @@ import numpy as np
 
 import lox
 from lox.loggers import _tree
-from lox.loggers._backends.config_file import in_folder, read_config
+from lox.loggers._backends.config_file import config_in, read_config
 from lox.loggers._backends.save import dtypes
 from lox.loggers._backends.save.key_files import load_block, row_count
 from lox.loggers._backends.save.manifest import FILE, FileInfo, KeyInfo, Manifest
@@ -29,7 +29,7 @@ class SaveReader(Reader):
     def read(self, run: StoredRun, wanted: Wanted) -> Recording:
         folder = run.files[0].parent
         manifest = Manifest.read(folder)
-        return Recording(_logs(folder, manifest, wanted), read_config(in_folder(folder)), manifest.place)
+        return Recording(_logs(folder, manifest, wanted), read_config(config_in(folder)), manifest.place)
 
 
 def _logs(folder: Path, manifest: Manifest, wanted: Wanted) -> lox.logdict:

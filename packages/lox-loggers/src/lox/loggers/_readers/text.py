@@ -12,7 +12,7 @@ import numpy as np
 
 import lox
 from lox.loggers import _tree
-from lox.loggers._backends.config_file import next_to, read_config
+from lox.loggers._backends.config_file import config_next_to, read_config
 from lox.loggers._backends.text import table
 from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.lines import legend_file
@@ -46,7 +46,7 @@ class TextReader(Reader):
             raise
         except Exception as error:  # whatever the parser stumbles over
             raise RunFormatError(f"{file} is damaged: {type(error).__name__}: {error}") from error
-        return Recording(logs, read_config(next_to(file)), left_out=left_out)
+        return Recording(logs, read_config(config_next_to(file)), left_out=left_out)
 
     def rows(self, file: Path) -> Iterator[Row]:
         """The rows of a file, without half a line at its end."""

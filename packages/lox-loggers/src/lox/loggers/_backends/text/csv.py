@@ -12,8 +12,9 @@ from typing import Any
 from lox.loggers import _files
 from lox.loggers._backends.text import table
 from lox.loggers._backends.text.legend import Legend
-from lox.loggers._backends.text.lines import LineFile, LineLogger, LineWriter
+from lox.loggers._backends.text.lines import LineLogger, LineWriter
 from lox.loggers._backends.text.rows import Columns, Row
+from lox.loggers._files import GrowingFile
 from lox.loggers._json import to_json
 
 # With these, a spreadsheet takes a cell for a formula.
@@ -44,7 +45,7 @@ class CsvLogger(LineLogger):
         super().__init__(path, **options)
         self.escape_formulas = escape_formulas
 
-    def writer(self, file: LineFile, legend: Legend) -> CsvWriter:
+    def writer(self, file: GrowingFile, legend: Legend) -> CsvWriter:
         return CsvWriter(file, legend, self.escape)
 
     def escape(self, text: str) -> str:
@@ -61,7 +62,7 @@ class CsvLogger(LineLogger):
 
 
 class CsvWriter(LineWriter):
-    def __init__(self, file: LineFile, legend: Legend, escape: Callable[[str], str]) -> None:
+    def __init__(self, file: GrowingFile, legend: Legend, escape: Callable[[str], str]) -> None:
         super().__init__(file, legend)
         self._escape = escape
         self._columns = next(map(table.cells, table.records(file.path)), [])
@@ -71,7 +72,7 @@ class CsvWriter(LineWriter):
         new = dict.fromkeys(label for columns in tables for label in columns if label not in self._columns)
         if new:
             self._columns += new
-            self._gathered = [b"".join(table.widened(table.split(piece), len(new))) for piece in self._gathered]
+            self._file.kept = [b"".join(table.widened(table.split(piece), len(new))) for piece in self._file.kept]
         return _lines(row for columns in tables for row in self._rows(columns))
 
     def prepare(self) -> None:

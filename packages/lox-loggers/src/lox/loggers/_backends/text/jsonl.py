@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lox.loggers._backends.text.legend import Legend
-from lox.loggers._backends.text.lines import LineFile, LineLogger, LineWriter
+from lox.loggers._backends.text.lines import LineLogger, LineWriter
 from lox.loggers._backends.text.rows import Columns, Row
+from lox.loggers._files import GrowingFile
 from lox.loggers._json import to_json
 
 _BLOCK = 1 << 16
@@ -33,7 +34,7 @@ class JsonlLogger(LineLogger):
 
     suffix = ".jsonl"
 
-    def writer(self, file: LineFile, legend: Legend) -> JsonlWriter:
+    def writer(self, file: GrowingFile, legend: Legend) -> JsonlWriter:
         return JsonlWriter(file, legend)
 
     def read(self, file: Path) -> Iterator[Row]:

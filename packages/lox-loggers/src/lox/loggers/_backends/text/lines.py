@@ -3,101 +3,64 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import lox
 from lox.loggers import _files
-from lox.loggers._backends.config_file import next_to, remove_config, write_config
+from lox.loggers._backends.config_file import config_next_to, remove_config, write_config
 from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.rows import Columns, Row, steps_in, tables
 from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import Run
-from lox.loggers._errors import RecordError, RunExistsError, RunFormatError
-
-_GATHER_BYTES = 256 * 1024  # gathered before they go to disk; `flush` does not wait for it
-
-
-class LineFile(_files.Appended):
-    """A text file that grows by whole lines."""
-
-    def append(self, data: bytes) -> None:
-        with self.there():
-            super().append(data)
-
-    @contextlib.contextmanager
-    def there(self) -> Iterator[None]:
-        """For whoever opens the file. It is never made anew, without what was in it before."""
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise RecordError(
-                f"{self.path} was deleted while its run was open, so its records would be lost. "
-                "Close the logger before you delete runs."
-            ) from error
+from lox.loggers._errors import RunExistsError, RunFormatError
 
 
 class LineWriter(abc.ABC):
-    """Writes records as lines.
+    """Writes records as lines, each table at once. The file keeps what the disk refuses (see `GrowingFile`)."""
 
-    They are gathered first. When the disk does not take them, they are kept, and written before those that come later.
-    """
-
-    def __init__(self, file: LineFile, legend: Legend) -> None:
+    def __init__(self, file: _files.GrowingFile, legend: Legend) -> None:
         self._file = file
         self._legend = legend
-        self._gathered: list[bytes] = []
-        self._bytes = 0
-        self._records = 0
 
     @abc.abstractmethod
     def lines(self, tables: Sequence[Columns]) -> str:
-        """The lines of all rows of all tables, in their order."""
+        """The lines of all rows of all tables, in order."""
 
     def prepare(self) -> None:  # noqa: B027 (only some have something to do)
-        """Before what was gathered is added to the file."""
+        """Runs before lines are added to the file."""
 
     def write(self, logs: lox.logdict) -> None:
-        if self._bytes >= _files.MAX_KEPT_BYTES:
+        if self._file.full:
             self._write_out(lost=None)  # if it fails, nothing of `logs` is taken
         parts = list(tables(logs, self._legend))
         lines = self.lines(parts).encode("utf-8", "surrogatepass")
-        self._gathered.append(lines)
-        self._bytes += len(lines)
-        self._records += sum(len(next(iter(columns.values()), ())) for columns in parts)
-        if self._bytes >= _GATHER_BYTES:
-            self.flush()
+        self._file.take(lines, sum(len(next(iter(columns.values()), ())) for columns in parts))
+        self.flush()
 
     def flush(self) -> None:
         self._write_out(lost=0)
 
     def close(self) -> None:
-        self._write_out(lost=self._records)
+        self._write_out(lost=self._file.kept_records)
 
     def _write_out(self, lost: int | None) -> None:
-        """lost: how many records are given up if the disk does not take them now; None: whoever calls knows."""
-        if not self._gathered:
+        """lost: how many records are given up if the disk does not take them now; None: the caller knows."""
+        if not self._file.kept:
             return
         try:
             self._legend.save(legend_file(self._file.path))
             self.prepare()
-            self._file.append(b"".join(self._gathered))
+            self._file.write_out()
         except Exception as error:
-            if not _files.may_pass(error):
-                lost = self._records
-                self._forget()
-            if lost is not None:
+            self._file.give_up_unless_it_may_pass(error)
+            if lost is not None and _files.may_pass(error):
                 error.lost_records = lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
             raise
-        self._forget()
-
-    def _forget(self) -> None:
-        self._gathered, self._bytes, self._records = [], 0, 0
 
 
 class LineLogger(Logger):
@@ -110,7 +73,7 @@ class LineLogger(Logger):
         self.path = Path(path).expanduser().absolute()  # also after a change of folder
 
     @abc.abstractmethod
-    def writer(self, file: LineFile, legend: Legend) -> LineWriter:
+    def writer(self, file: _files.GrowingFile, legend: Legend) -> LineWriter:
         """A writer that adds to what the file holds."""
 
     def escape(self, text: str) -> str:
@@ -131,7 +94,7 @@ class LineLogger(Logger):
         legend = Legend(self.escape)
         if run.resume:
             legend = self._legend(path)
-            LineFile(path).cut(self.whole_size(path))
+            _files.GrowingFile(path).cut(self.whole_size(path))
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -139,8 +102,8 @@ class LineLogger(Logger):
             except FileExistsError:
                 raise RunExistsError(f"{path} already exists") from None
         legend.save(legend_file(path))
-        write_config(next_to(path), run)
-        return self.writer(LineFile(path), legend)
+        write_config(config_next_to(path), run)
+        return self.writer(_files.GrowingFile(path), legend)
 
     def exists(self, name: str) -> bool:
         return os.path.lexists(self._path(name))
@@ -152,7 +115,7 @@ class LineLogger(Logger):
         path = self._path(name)
         _files.refuse_links(self.path, path)
         self._legend(path)
-        remove_config(next_to(path))
+        remove_config(config_next_to(path))
         path.unlink()
         legend_file(path).unlink(missing_ok=True)
 

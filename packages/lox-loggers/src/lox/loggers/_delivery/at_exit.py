@@ -1,0 +1,65 @@
+"""Closes loggers that are still open when the interpreter ends, before anything that they need is gone."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+
+from lox.loggers._delivery.failures import describe
+from lox.loggers._errors import LoggerWarning
+
+if TYPE_CHECKING:
+    from lox.loggers._delivery.sink import Sink
+
+open_sinks: set[Sink] = set()
+"""The sinks that have to be closed before the interpreter ends."""
+
+
+def _close_at_exit() -> None:
+    """Registered after JAX's own exit handlers, so that it runs before them: what the device still
+    sends is waited for first, then every queue is drained while threads still run."""
+    sinks = [sink for sink in list(open_sinks) if not sink.foreign]
+    if not sinks:
+        return
+    for sink in sinks:
+        sink.limit_patience()
+    with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell
+        _despite_signals(jax.effects_barrier)
+    for sink in sinks:
+        try:
+            _despite_signals(sink.close)
+        except TimeoutError as stuck:
+            warnings.warn(str(stuck), LoggerWarning, stacklevel=1)
+        sink.failures.tell_lost()
+        if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            warnings.warn(f"{sink.owner}: {describe(error)}{notes}", LoggerWarning, stacklevel=1)
+
+
+def _despite_signals(finish: Callable[[], None]) -> None:
+    """A signal handler that calls `sys.exit` again does not keep the loggers from being closed; nor does Ctrl-C, unless it
+    is pressed twice while one of them is waited for."""
+    interrupts = 0
+    while True:
+        try:
+            return finish()
+        except SystemExit:
+            continue
+        except KeyboardInterrupt:
+            interrupts += 1
+            if interrupts > 1:
+                return None
+
+
+atexit.register(_close_at_exit)
+
+
+def close_first_at_exit() -> None:
+    """Closes loggers before the exit handlers that were registered so far: what is registered last runs first."""
+    atexit.unregister(_close_at_exit)
+    atexit.register(_close_at_exit)

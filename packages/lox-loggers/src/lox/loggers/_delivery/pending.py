@@ -1,0 +1,41 @@
+"""What the user's thread does about the background threads of a logger: it waits for them, and raises what they could not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+
+from lox.loggers._delivery.failures import is_telling
+from lox.loggers._delivery.sink import Sink
+
+
+def settle(sinks: Sequence[Sink], finish: Callable[[Sink], None]) -> None:
+    """Lets the device deliver, then has every sink finish, whatever the others have raised."""
+    try:
+        jax.effects_barrier()
+    finally:
+        stuck: list[Exception] = []
+        for sink in sinks:
+            try:
+                finish(sink)
+            except TimeoutError as error:
+                stuck.append(error)
+    if stuck:
+        raise stuck[0] if len(stuck) == 1 else ExceptionGroup("several loggers are stuck", stuck)
+    raise_failures(sinks)
+
+
+def raise_failures(sinks: Sequence[Sink]) -> None:
+    """Raises what the background threads have kept for the next call from Python."""
+    if is_telling():
+        return
+    errors = [
+        error
+        for sink in sinks
+        if sink.failures.any and not sink.foreign and (error := sink.failures.take()) is not None
+    ]
+    if len(errors) > 1:
+        raise BaseExceptionGroup(f"{len(errors)} loggers failed", errors)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,51 @@
+"""The names that `Logger` keeps for itself. A backend that uses one is refused at once, instead of failing later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from lox.loggers._errors import LoggerOptionError
+
+# The private names that Logger and its subclasses in these packages have in common.
+_OURS = frozenset(
+    ("_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive")
+    + ("_can_open", "_all_formats", "_own_axes", "_tell_others", "_on_call")
+)
+_METHODS = frozenset(
+    (
+        "init",
+        "spool",
+        "tap",
+        "log",
+        "flush",
+        "close",
+        "runs",
+        "open",
+        "exists",
+        "remove",
+        "existing",
+        "lock",
+        "written",
+        "check_names",
+        "formats",
+        "close_first_at_exit",
+    )
+)
+
+
+def check_class(backend: type) -> None:
+    """Refuses a backend that defines one of our private names."""
+    _refuse(backend.__name__, _OURS.intersection(vars(backend)))
+
+
+def check_attribute(logger: object, name: str, value: Any) -> None:
+    """Refuses an attribute that would hide one of ours."""
+    _refuse(type(logger).__name__, _OURS.intersection([name]))
+    if name in _METHODS and not callable(value):
+        _refuse(type(logger).__name__, [name])
+
+
+def _refuse(owner: str, names: Iterable[str]) -> None:
+    if names := sorted(names):
+        raise LoggerOptionError(f"{owner} uses the name {names[0]!r}, which is reserved by Logger. Use another name")
