@@ -232,7 +232,7 @@ def test_a_failure_shows_what_was_compared_and_resume_says_why_it_is_skipped(pyt
     )
     result.assert_outcomes(passed=1, failed=1, skipped=4)
     result.stdout.fnmatch_lines(["*assert (*3*1.0*) == (*3*0.5*)"])
-    result.stdout.fnmatch_lines(["*written tells no steps, so all records were written again"])
+    result.stdout.fnmatch_lines(["*written returns no steps, so all records were written again"])
 
 
 def test_without_pytest_the_suite_says_what_to_install(monkeypatch):

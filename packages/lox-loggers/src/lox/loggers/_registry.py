@@ -29,7 +29,7 @@ _NAME = re.compile(r"[\w.-]+")  # what LOX_LOGGERS can name
 VARIABLE = "LOX_LOGGERS"
 
 # What to install for the names that lox itself offers. For other names nothing is suggested: a
-# package that happens to be called like a typing error is no good advice.
+# package that happens to have the name of a typing error is bad advice.
 _DISTRIBUTIONS = {
     **dict.fromkeys(("console", "csv", "jsonl", "memory", "multi", "progress", "save"), "lox-loggers"),
     "tensorboard": "lox-tensorboard",

@@ -188,7 +188,7 @@ def _parts(key: str, value: Any, histograms: bool = True) -> Iterator[tuple[str,
 
 
 def plain(values: np.ndarray, name: str, backend: str, hint: str = "Log numbers, or text.") -> np.ndarray:
-    """The same values in a type that every numpy knows: bfloat16, int4 and their like become float32.
+    """The same values in a dtype that numpy has: bfloat16, int4 and similar types become float32.
 
     What is neither numbers nor text is a KindTypeError, which ends with `hint`.
     """

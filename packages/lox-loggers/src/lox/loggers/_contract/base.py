@@ -20,7 +20,7 @@ from lox.loggers.kinds import flatten, plain
 
 
 class Contract:
-    """What a suite says of its backend, and what its tests use."""
+    """What a suite defines for its backend, and what its tests use."""
 
     def make(self, folder: Path, **options: Any) -> Logger:
         """A logger of the backend under test that keeps what it keeps in `folder`."""

@@ -241,7 +241,7 @@ class RecordsContract(Contract):
             logger.close()
 
     def test_what_cannot_be_written_does_not_go_unnoticed(self) -> None:
-        """Puts a file where the folder was. Who has the run's file open may go on; others must tell."""
+        """Puts a file where the folder was. A backend that has the run's file open may continue; others must raise."""
         logger = self.logger()
         state = logger.init(jax.random.key(1))
         name = self.only_run(logger)

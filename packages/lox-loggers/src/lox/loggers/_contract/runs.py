@@ -95,7 +95,7 @@ class RunsContract(Contract):
             logger.init(jax.random.key(1), {"rate": 0.1, "net": {"activation": lambda x: x}})
         assert not logger.runs
 
-    # Runs that are there already.
+    # Runs that already exist.
 
     def test_replace_and_resume_take_the_new_config(self) -> None:
         self._earlier()
@@ -174,7 +174,7 @@ class RunsContract(Contract):
         assert self._again("resume") == first
         steps, values = self.records(first)
         if not told and steps == [*range(5), *range(3, 7)]:
-            pytest.skip("written tells no steps, so all records were written again")
+            pytest.skip("written returns no steps, so all records were written again")
         assert (steps, values) == (list(range(7)), [1.0] * 5 + [2.0] * 2)
 
     def test_resume_knows_nested_values_and_all_step_axes(self) -> None:
@@ -187,6 +187,6 @@ class RunsContract(Contract):
                 for step, epoch in places[first:last]:
                     logger.log(state, {"params": {"w": 1.0 * first}}, step=step, epoch=epoch)
             if first == 0 and not self.logger().written(name):
-                pytest.skip("written tells no steps, so all records are written again")
+                pytest.skip("written returns no steps, so all records are written again")
         assert self.records(name, "params/w") == ([0, 1, 0, 1], [0.0, 0.0, 0.0, 1.0])
         assert self.records(name, "params/w", axis="epoch") == ([0, 0, 1, 1], [0.0, 0.0, 0.0, 1.0])

@@ -21,14 +21,14 @@ open_sinks: set[Sink] = set()
 
 
 def _close_at_exit() -> None:
-    """Registered after JAX's own exit handlers, so that it runs before them: what the device still
-    sends is waited for first, then every queue is drained while threads still run."""
+    """Waits for what the device still sends, then drains every queue while threads still run. It is registered after JAX's
+    own exit handlers, so it runs before them."""
     sinks = [sink for sink in list(open_sinks) if not sink.foreign]
     if not sinks:
         return
     for sink in sinks:
         sink.limit_patience()
-    with contextlib.suppress(Exception):  # what a program raised is not the loggers' to tell
+    with contextlib.suppress(Exception):  # exceptions of programs are not reported by loggers
         _despite_signals(jax.effects_barrier)
     for sink in sinks:
         try:
@@ -36,14 +36,14 @@ def _close_at_exit() -> None:
         except TimeoutError as stuck:
             warnings.warn(str(stuck), LoggerWarning, stacklevel=1)
         sink.failures.tell_lost()
-        if (error := sink.failures.take()) is not None:  # there is nobody left to raise it to
+        if (error := sink.failures.take()) is not None:  # no call is left that could raise it
             notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
             warnings.warn(f"{sink.owner}: {describe(error)}{notes}", LoggerWarning, stacklevel=1)
 
 
 def _despite_signals(finish: Callable[[], None]) -> None:
-    """A signal handler that calls `sys.exit` again does not keep the loggers from being closed; nor does Ctrl-C, unless it
-    is pressed twice while one of them is waited for."""
+    """Closes loggers even if a signal handler calls `sys.exit` again, or Ctrl-C is pressed once. A second Ctrl-C ends the
+    wait for the current one."""
     interrupts = 0
     while True:
         try:
@@ -60,6 +60,6 @@ atexit.register(_close_at_exit)
 
 
 def close_first_at_exit() -> None:
-    """Closes loggers before the exit handlers that were registered so far: what is registered last runs first."""
+    """Closes loggers before all exit handlers that were registered so far: the last one registered runs first."""
     atexit.unregister(_close_at_exit)
     atexit.register(_close_at_exit)

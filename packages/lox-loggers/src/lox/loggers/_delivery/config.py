@@ -1,4 +1,4 @@
-"""What `init` is told about a run: plain values, and arrays that may be traced and differ from lane to lane."""
+"""The config that `init` gets: plain values, and arrays that may be traced and differ between lanes."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _json_scalar(value: Any) -> Any:
         return str(value)
     if kind == "S":
         return value.item().decode(errors="replace")
-    if kind == "V" or (kind == "f" and value.dtype.itemsize < 8):  # "V": bfloat16 and its like
-        number = float(str(value))  # a rate of 0.1 is to be found under 0.1, not 0.10000000149011612
+    if kind == "V" or (kind == "f" and value.dtype.itemsize < 8):  # "V": bfloat16 and similar types
+        number = float(str(value))  # so a rate of 0.1 is stored as 0.1, not as 0.10000000149011612
         return int(number) if kind == "V" and "int" in value.dtype.name else number
     return value.item()

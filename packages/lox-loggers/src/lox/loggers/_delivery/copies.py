@@ -1,7 +1,7 @@
-"""Logs that the device has yet to compute, on their way to the background thread.
+"""Logs that the device has not computed yet, on their way to the background thread.
 
-A call from Python must not wait for the device. So what is not computed yet is copied on the device, where nobody can
-donate or delete the copy, its transfer to the host is started, and the background thread reads it when it is there.
+A call from Python must not wait for the device. So lox copies such values on the device (nobody else can donate or delete the
+copy), starts the transfer to the host, and lets the background thread read them when they arrive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_NAP = 0.02  # seconds between two looks at the device
 
 
 def start(logs: lox.logdict) -> lox.logdict:
-    """The logs as numpy, except what the device has yet to compute: that is a copy of our own."""
+    """The logs as numpy, except values that the device has not computed yet: these are copies on the device."""
     waiting = [leaf for leaf in jax.tree_util.tree_leaves(logs) if _is_waited_for(leaf)]
     if not waiting:
         return map_leaves(logs, to_numpy)
@@ -38,16 +38,16 @@ def start(logs: lox.logdict) -> lox.logdict:
 
 
 def _is_waited_for(leaf: Any) -> bool:
-    # The words of random keys are computed from them: those few are read at once.
+    # The words of random keys have to be computed from them, so these few are read at once.
     return isinstance(leaf, jax.Array) and not is_key(leaf) and not _is_ready(leaf)
 
 
-def _is_ready(array: Any) -> bool:  # a method of arrays that their type does not mention
+def _is_ready(array: Any) -> bool:  # arrays have this method, but jax.Array does not declare it
     return bool(array.is_ready())
 
 
 def _copy(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Copies, each on the devices of its original, with one dispatch for those on the same devices."""
+    """Copies on the devices of their originals, with one dispatch for all arrays on the same devices."""
     local = [array if array.is_fully_addressable else array.addressable_data(0) for array in arrays]
     together: dict[Any, list[int]] = {}
     for i, array in enumerate(local):
@@ -72,13 +72,13 @@ class UnderWay(Delivery):
 
 
 def delivery_of(run: Any, logs: lox.logdict) -> Delivery:
-    """What brings the logs that `start` returned to a run."""
+    """A delivery of the logs that `start` returned."""
     on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(logs))
     return (UnderWay if on_device else Delivery)((), np.asarray(True), np.asarray(run), logs)
 
 
 def finish(delivery: UnderWay, still_waiting: Callable[[], object]) -> Delivery:
-    """The same delivery, all numpy. Waits for the device, and calls `still_waiting` every now and then."""
+    """The same delivery as numpy. Waits for the device, and calls `still_waiting` from time to time."""
     logs = delivery.logs
     nap = 0.0005
     for leaf in jax.tree_util.tree_leaves(logs):

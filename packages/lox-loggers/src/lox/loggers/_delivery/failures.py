@@ -1,4 +1,4 @@
-"""What becomes of the failures of a logger's background thread."""
+"""The failures of a logger's background thread, until the user's thread raises them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _telling() -> Iterator[None]:
 
 
 def is_telling() -> bool:
-    """Whether this thread is telling of a failure: a handler of `logging` or of warnings runs, which may itself log
-    through lox. It must not be given the failure: it is for the user's next call."""
+    """Whether this thread is reporting a failure, so a handler of `logging` or of warnings runs. The handler may itself log
+    through lox. It must not get the failure, which belongs to the user's next call."""
     return getattr(_here, "telling", False)
 
 
 class Failures:
-    """What went wrong on the background thread, kept for the next call from Python.
+    """The errors of the background thread, kept for the next call from Python.
 
     No lock is held while handlers of `logging` and of warnings run. The lock is reentrant because a signal handler may log
     while its thread holds it.
@@ -50,7 +50,7 @@ class Failures:
         self.lost = 0
 
     def add(self, error: BaseException, where: str, lost: int = 0) -> None:
-        """Takes note of an error; `where` and the number of lost records go along with it."""
+        """Keeps an error, with where it happened and how many records were lost."""
         if not self._warn:
             self._keep(error, where, lost)
             return
@@ -61,7 +61,7 @@ class Failures:
             self.tell(f"{self._owner}: {where} failed: {describe(error)}. Training continues")
 
     def awaited(self, task: Callable[[], object]) -> Callable[[], None]:
-        """A task of the background thread that somebody waits for."""
+        """A task of the background thread that a caller waits for."""
 
         def run() -> None:
             self._awaited = True
@@ -73,7 +73,7 @@ class Failures:
         return run
 
     def keep(self, error: BaseException, where: str) -> None:
-        """Takes note of an error that is to be raised whatever `on_error` says."""
+        """Keeps an error that is raised even with `on_error="warn"`."""
         self._keep(error, where, 0)
 
     @property
@@ -81,7 +81,7 @@ class Failures:
         return self._pending is not None
 
     def take(self) -> BaseException | None:
-        """The error to be raised now, if there is one."""
+        """The error to raise now, if any."""
         with self._lock:
             error, more, lost = self._pending, self._more, self._lost_since
             self._pending, self._more, self._lost_since = None, 0, 0
@@ -102,16 +102,16 @@ class Failures:
         with self._lock:
             self.lost += lost
             self._lost_since += lost
-            if self._pending is not None:  # the first error is the cause; those after it often are not
+            if self._pending is not None:  # the first error is the cause; later ones often only follow from it
                 self._more += 1
                 return
             self._pending = error
-        with contextlib.suppress(Exception):  # the error is somebody else's, and so are its methods
+        with contextlib.suppress(Exception):  # the methods of a foreign error may fail
             error.add_note(f"in {self._owner}, {where}" + (f", {records_phrase(lost)} lost" if lost else ""))
         if self._awaited:
-            return  # who waits for it gets it right away
-        # Inside a compiled program nobody calls the logger: who looks at the terminal is to see it before the end.
-        with contextlib.suppress(Exception), _telling():  # also a handler that fails must not end the thread
+            return  # the caller who waits raises it right away
+        # A compiled program does not call the logger from Python, so report the error on the terminal before the program ends.
+        with contextlib.suppress(Exception), _telling():  # a handler that fails must not end the thread either
             _log.error(
                 "%s: %s failed: %s (raised by the next call of the logger, such as flush)",
                 self._owner,
@@ -120,11 +120,11 @@ class Failures:
             )
 
     def tell(self, message: str) -> None:
-        """Warns of something from the background thread."""
+        """Issues a warning from the background thread."""
         try:
             with _telling():
                 warnings.warn(message, LoggerWarning, stacklevel=2)
-        except LoggerWarning as warning:  # warnings are errors here: raise it where Python can see it
+        except LoggerWarning as warning:  # warnings are errors here: raise it on the user's thread
             self.keep(warning, "on the background thread")
 
 

@@ -39,7 +39,7 @@ class RunLock:
     """The lock of the run `name` in `folder`: taken when it is made, and held until `release`.
 
     Return one from `Logger.lock`. Raises `RunExistsError` if the run is being written already, here or in another process.
-    File systems without locks are no error.
+    A file system without locks is not an error.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -52,7 +52,7 @@ class RunLock:
         self.ending = False
 
     def end(self) -> None:
-        """Says that it is about to be released: whoever wants the run may wait for it."""
+        """Announces that the lock will be released soon, so others may wait for it."""
         self.ending = True
 
     def release(self) -> None:
@@ -122,7 +122,7 @@ class _LockFile:
             self.open_files.pop(self._identity, None)
 
     def _holder(self, place: int) -> str:
-        """Who has a lock, as far as the system tells."""
+        """The process that has a lock, as far as the system knows."""
         fields = [0] * 5
         kind, whence, start, length = (3, 4, 0, 1) if sys.platform == "darwin" else (0, 1, 2, 3)
         fields[kind], fields[whence], fields[start], fields[length] = fcntl.F_WRLCK, os.SEEK_SET, place, 1

@@ -1,13 +1,13 @@
-"""`Logger`: what every backend inherits. All that is JAX about logging is here, once.
+"""`Logger`: what every backend inherits. Everything about logging that needs JAX is here.
 
-A backend says how a run is opened and what becomes of its records, in plain Python (`open`, and the
-`Writer` it returns). Promised to it: calls come from one background thread, one at a time; the
-records of a run come in order, by column, as numpy; `flush` and `close` are called when due.
+A backend opens runs and writes records in plain Python (`open`, and the `Writer` it returns). It can rely on this: one
+background thread makes all calls, one at a time; the records of a run come in order, by column, as numpy; `flush` and `close`
+are called when due.
 
-Promised to the user: a state is a pytree of arrays, and works in `jit`, `scan`, `cond`, `vmap` and `grad`;
-all lanes of a `vmap` are one host call, and lane i's records go to lane i's run. Nothing is
-dropped: when the queue is full, the program waits. What a backend raises is raised again, as
-itself, by the next call from Python: a spooled or tapped function, `init`, `log`, `flush` or `close`.
+The user can rely on this: a state is a pytree of arrays, and works in `jit`, `scan`, `cond`, `vmap` and `grad`. All lanes of
+a `vmap` are one host call, and the records of lane i go to run i. Nothing is dropped: when the queue is full, the program
+waits. What a backend raises is raised again, unchanged, by the next call from Python: a spooled or tapped function, `init`,
+`log`, `flush` or `close`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,7 @@ from lox.loggers._delivery.tables import (
     with_all_parts,
     with_time,
 )
-from lox.loggers._errors import (
-    LoggerClosedError,
-    LoggerOptionError,
-    LoggerStateError,
-)
+from lox.loggers._errors import LoggerClosedError, LoggerOptionError, LoggerStateError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,19 +65,21 @@ class Logger(abc.ABC):
     """The base of every backend.
 
     Args:
-      if_exists: what `init` does about a run that is already there. `"new"` leaves it alone and gives the new one a
-        numbered name; `"error"`; `"replace"` starts it anew; `"resume"` continues it, and records whose step is
-        already there are not written twice.
-      on_error: `"raise"` raises what the backend raised at the next call; `"warn"` warns once, goes on, and `close`
-        tells how many records were lost.
-      processes: with several JAX processes, `"first"` lets only process 0 write; with `"all"` each process writes runs
-        of its own, marked with its index.
-      queue_size: how many deliveries may wait to be written before the program has to wait.
-      close_timeout: for how many seconds `close`, and the end of the program, wait for a backend that does not get on; then
-        they say which it is and how many records it has. None: for ever.
-      name: what runs are called: a format string over the config of the run, and over `lane`, `key` and `process`, such as
-        `"lr={rate:.2g}/seed={lane}"`, or a function of the `Run`. Slashes are folders where a backend has folders. Without
-        it, runs are named after their keys.
+      if_exists: what `init` does if the run already exists. `"new"` keeps it and gives the new run a numbered name; `"error"`
+      raises;
+        `"replace"` deletes it; `"resume"` continues it, and does not write records again whose step is already there.
+      on_error: `"raise"` raises the backend's exception at the next call; `"warn"` warns once and continues, and `close`
+      reports how
+        many records were lost.
+      processes: with several JAX processes, `"first"` lets only process 0 write; with `"all"` each process writes its own
+      runs, and
+        their names have its index.
+      queue_size: how many deliveries may wait to be written before the program has to wait. close_timeout: for how many
+      seconds `close`, and the end of the program, wait for a backend that makes no progress. The error names
+        the backend and the number of records left. None waits forever.
+      name: the names of runs: a format string over the config of the run, `lane`, `key` and `process`, such as
+        `"lr={rate:.2g}/seed={lane}"`, or a function of the `Run`. Slashes are folders if the backend has folders. Without it,
+        runs are named after their keys.
       time: True adds the step axis `time` to each record: the seconds from the opening of its run until it reached the host.
 
     A backend of your own is a class with `open`:
@@ -101,10 +99,10 @@ class Logger(abc.ABC):
     """
 
     flush_interval: float | None = 1.0
-    """Written rows are flushed after this many seconds at the latest; None: only when asked."""
+    """Rows are flushed at most this many seconds after they were written; None: only when the user asks."""
 
     keys_apart: bool = False
-    """Whether a backend cares about the order of records only within each key. It then gets more of them at once."""
+    """Whether only the order of records within each key matters. The backend then gets more records at once."""
 
     def __init__(
         self,
@@ -137,15 +135,14 @@ class Logger(abc.ABC):
             keys_apart=self.keys_apart,
             close_timeout=close_timeout,
         )
-        weakref.finalize(self, self.__sink.abandon).atexit = False  # at exit, the sinks close themselves
+        weakref.finalize(self, self.__sink.abandon).atexit = False  # at exit, see at_exit.py
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_Logger__sink":  # the one thing that only __init__ makes
+        if name == "_Logger__sink":  # only __init__ sets it
             raise LoggerOptionError(f"{type(self).__name__}.__init__ must call super().__init__(**options)")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    # A backend may call its attributes what it likes: what is ours alone has mangled names, and the few names that
-    # our own subclasses share are refused, rather than found out about later.
+    # The attributes of a backend may have almost any name: ours are mangled, and the few that subclasses share are refused.
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -163,7 +160,7 @@ class Logger(abc.ABC):
         """Starts `run`, or continues it if `run.resume`."""
 
     def exists(self, name: str) -> bool:
-        """Whether there already is a run of that name, left by an earlier logger."""
+        """Whether an earlier logger has left a run of that name."""
         return False
 
     def remove(self, name: str) -> None:
@@ -174,25 +171,25 @@ class Logger(abc.ABC):
             )
 
     def existing(self) -> Iterable[str]:
-        """The names of all runs that are there. With `if_exists="replace"`, `close` tells which of them it has left alone."""
+        """The names of all existing runs. With `if_exists="replace"`, `close` lists those that were not replaced."""
         return ()
 
     def lock(self, name: str) -> RunLock | None:
-        """Takes the lock of the run of that name, before anything is done about it; it is released after the run is
-        closed. A backend that needs no lock returns None."""
+        """Takes the lock of a run, before anything else is done with the run. It is released after the run is closed. None: this
+        backend needs no lock."""
         return None
 
     def written(self, name: str) -> Steps:
-        """Of the run of that name, for `if_exists="resume"`: for each key, the steps already there along each
-        axis, `{"loss": {"step": array}}`. Records with those steps are then not written again."""
+        """For `if_exists="resume"`: the steps that the run has, for each key and axis, as `{"loss": {"step": array}}`.
+        Records with these steps are not written again."""
         return {}
 
     # What a user calls.
 
     def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
-        """Opens a run, named as `name=` says, or after `key`; `jax.vmap(logger.init)(keys)` opens one for each.
+        """Opens a run. `name=` names it, or else its key. `jax.vmap(logger.init)(keys)` opens a run for each key.
 
-        Lanes are runs of their own also where they would have the same name: the later ones are numbered.
+        Each lane is a run of its own, even if several would have the same name: the later ones are numbered.
 
         config: what makes the run particular, such as its hyperparameters: numbers, text, None, arrays, and lists and
         mappings of these. Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets
@@ -202,7 +199,7 @@ class Logger(abc.ABC):
         words, impl = words_of_key(key)
         template = ConfigTemplate(type(self).__name__, config)
         self.__naming.check(self._all_formats(), template, words)
-        # The process is asked for here, not in the host call, which must not call JAX.
+        # The process index is looked up here, because the host call must not call JAX.
         host = functools.partial(self._open_lanes, impl, jax.process_index(), template)
         opened = call(host, (words, template.arrays), jax.ShapeDtypeStruct((), np.int32))
         pending.raise_failures(self._sinks())
@@ -264,8 +261,8 @@ class Logger(abc.ABC):
         )  # after the record is on its way: an earlier failure must not cost this one
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
-        """A backend that cannot take some names raises here, before anything is delivered; from a compiled program, before
-        it runs."""
+        """A backend that does not take some names raises an error here, before anything is delivered. For a compiled program,
+        this is before the program runs."""
 
     def formats(self) -> Mapping[str, NameFormat | None]:
         """The options of a backend that are filled in for each run, as `name=` is, by option. `init` checks that the config has
@@ -274,18 +271,18 @@ class Logger(abc.ABC):
 
     @staticmethod
     def close_first_at_exit() -> None:
-        """For `open`: closes loggers that are still open at interpreter exit before what any library has registered for
-        that moment. Call it after such a library has started."""
+        """For `open`: if a library does something at interpreter exit, call this after the library has started. Open loggers
+        are then closed before it."""
         at_exit.close_first_at_exit()
 
     def flush(self) -> None:
-        """Returns when every record that was logged before has been written and flushed."""
+        """Returns when every record logged so far is written and flushed."""
         self.__settle(Sink.flush)
 
     def close(self) -> None:
         """Flushes, closes all runs and ends the background thread. A second call does nothing.
 
-        A TimeoutError after `close_timeout` seconds in which the backend did not get on.
+        Raises a TimeoutError after `close_timeout` seconds without progress of the backend.
         """
         for sink in self._sinks():
             sink.limit_patience()
@@ -307,7 +304,7 @@ class Logger(abc.ABC):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # The way from JAX to the sink. Our own subclasses have their own of these: see `_OURS`.
+    # The way from JAX to the sink. Some of our own subclasses override these: see reserved.py.
 
     @property
     def _sink(self) -> Sink:
@@ -317,14 +314,14 @@ class Logger(abc.ABC):
         return [self.__sink]
 
     def _writes_here(self) -> bool:
-        """Whether records that reach this process go anywhere."""
+        """Whether this process writes anything."""
         return self.processes == "all" or jax.process_index() == 0
 
     def _on_call(self) -> None:  # noqa: B027 (most do not care)
         """Hears of each call from Python: `init`, `log`, and that of a spooled or tapped function."""
 
     def _tell_others(self) -> None:
-        """Says which runs of an earlier experiment are still among those that replaced the rest of it."""
+        """Reports earlier runs that were not replaced."""
         if self.if_exists == "replace":
             tell_others(self, self.__sink)
 
@@ -333,7 +330,7 @@ class Logger(abc.ABC):
 
     @property
     def _own_axes(self) -> frozenset[str]:
-        """The step axes that are added here, and do not tell records apart."""
+        """The step axes that `Logger` adds. They do not count when records are compared."""
         return frozenset({"time"} if self.__time else ())
 
     def _can_open(self, run: Run, siblings: Siblings) -> bool:
@@ -390,7 +387,7 @@ class Logger(abc.ABC):
     # Helpers.
 
     def __receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
-        """Nothing is being traced: straight to the host, where 64-bit values and text stay what they are."""
+        """Outside a trace: delivers without a host call, so 64-bit values and text stay as they are."""
         self._receive(copies.delivery_of(state.run, copies.start(logs)))
 
     def __settle(self, finish: Callable[[Sink], None]) -> None:
@@ -398,7 +395,7 @@ class Logger(abc.ABC):
             pending.settle(self._sinks(), finish)
 
     def __raise_if_not_opened(self, run_ids: Iterable[int]) -> None:
-        """The call of another thread may have been given the failure of this one."""
+        """Raises the error of this `init`, even if another thread's call has already raised it."""
         if (error := self.__sink.why_not_opened(run_ids)) is not None:
             raise error
 

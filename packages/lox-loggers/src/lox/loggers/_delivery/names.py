@@ -1,8 +1,8 @@
-"""Names of runs: what `name=` makes of a run, in a form that every file system takes.
+"""Names of runs: how `name=` is filled in, and made safe for every file system.
 
-A name is a path: its slashes are folders where a backend has folders. Letters, digits, some marks and whatever can be printed
-beyond ASCII stay as they are. All else is percent-encoded, so that different names stay different and
-`urllib.parse.unquote` gives the text back.
+A name is a path: its slashes are folders if the backend has folders. Letters, digits, some marks and everything printable
+beyond ASCII stay as they are. Everything else is percent-encoded, so different names stay different, and
+`urllib.parse.unquote` returns the original text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lox.loggers._delivery.run import Run
 
 _MARKS = frozenset("_-.=+,@ ()[]")
-# A name in front of these is a device on Windows, whatever the extension.
+# On Windows these names are devices, whatever their extension.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 _LONGEST = 200  # bytes; most file systems allow 255, and numbers, extensions and temporary names come on top
 _OWN_FIELDS = ("lane", "key", "process")
@@ -45,7 +45,7 @@ def check_format(owner: str, option: str, given: Any) -> None:
 
 
 def uses_process(given: Any) -> bool:
-    """Whether a format tells processes apart by itself."""
+    """Whether a format contains the process."""
     fields = string.Formatter().parse(given) if isinstance(given, str) else ()
     return any(field is not None and _parts(field)[0] == "process" for _, field, *_ in fields)
 
@@ -128,7 +128,7 @@ def _parts(field: str) -> list[str]:
 def safe_name(who: str, name: str) -> str:
     """A name that is a path below the folder of a logger on every file system, different for different names.
 
-    who: what an error says of where the name comes from.
+    who: how errors describe where the name comes from.
     """
     parts = unicodedata.normalize("NFC", name).split("/")
     if any(part.strip() in ("", ".", "..") for part in parts):
@@ -147,7 +147,7 @@ def _safe_part(text: str) -> str:
         part = part[:-1] + _percent(part[-1])
     if len(part.encode()) <= _LONGEST:
         return part
-    # Marked with what the whole was. `%%` stands in no other name.
+    # The hash keeps long names different. No other name contains `%%`.
     return f"{part.encode()[:100].decode(errors='ignore')}%%{hashlib.sha256(part.encode()).hexdigest()[:32]}"
 
 
@@ -160,17 +160,17 @@ def _percent(char: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Equal for names that a file system may take for one."""
+    """Equal for names that some file system treats as the same."""
     return name.casefold()
 
 
 def numbered(name: str, first: int = 1) -> Iterator[str]:
-    """`name`, `name-2`, `name-3`, ...: what a run is called when the names before are taken."""
+    """`name`, `name-2`, `name-3`, ...: the names to try, in order."""
     return (name if number == 1 else f"{name}-{number}" for number in range(first, _MOST_OF_A_NAME))
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """For each name a short one: of names made of keys the first eight digits, or as many as tell all of them apart."""
+    """A short form of each name. Names made from keys are cut to eight digits, or to as many as keep them different."""
     names = list(names)
     length = 8
     while len({name[:length] for name in names}) < len(set(names)):

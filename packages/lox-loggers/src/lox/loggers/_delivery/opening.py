@@ -1,4 +1,4 @@
-"""How `init` opens a run: under which name, and what becomes of one that exists already."""
+"""How `init` opens a run: which name it gets, and what happens if a run of that name exists."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _log = logging.getLogger("lox.loggers")
 
 
 class Siblings:
-    """The names that one `init` has given to its lanes. They are different also where keys, or what `name=` makes of
-    them, are equal."""
+    """The names that one `init` has given to its lanes. They differ even if the keys, or the names that `name=` gives, are
+    equal."""
 
     def __init__(self) -> None:
         self._names: dict[Sink, set[str]] = {}
@@ -32,7 +32,7 @@ class Siblings:
 
 
 def is_free(logger: Logger, sink: Sink, name: str, siblings: Siblings) -> bool:
-    """Whether a run can be opened under just that name. Runs on the worker thread, like all that touches a backend."""
+    """Whether a run can be opened under exactly that name. Runs on the worker thread, like everything that touches a backend."""
     if folded(name) in siblings.of(sink):
         return False
     if logger.if_exists == "resume":
@@ -43,14 +43,14 @@ def is_free(logger: Logger, sink: Sink, name: str, siblings: Siblings) -> bool:
 def open_run(logger: Logger, sink: Sink, run: Run, siblings: Siblings) -> tuple[Run, Writer, WrittenSteps | None]:
     """Finds the name and opens the run. On the worker thread.
 
-    A name of this logger's own is passed over, whatever `if_exists` says: that is about runs that were there before.
+    Names that this logger has used are skipped: `if_exists` is only about earlier runs.
     """
     for name in _candidates(logger, sink, run.name, siblings):
         if logger.if_exists == "new" and logger.exists(name):
             continue
         try:
             opened = _open_locked(logger, sink, dataclasses.replace(run, name=name))
-        except RunExistsError:  # somebody else has it, or took the name since we looked
+        except RunExistsError:  # another process has the run, or has just taken the name
             if logger.if_exists == "new":
                 continue
             raise
@@ -79,19 +79,19 @@ def tell_others(logger: Logger, sink: Sink) -> None:
 
 
 def first_name(name: str, sink: Sink, siblings: Siblings) -> str:
-    """The name that a resumed run has: that of the same place among equal names."""
+    """The name of a resumed run: lanes of equal names are numbered in the same order as before."""
     return next(each for each in numbered(name) if folded(each) not in siblings.of(sink))
 
 
 def _candidates(logger: Logger, sink: Sink, name: str, siblings: Siblings) -> Iterator[str]:
     if logger.if_exists != "resume":
         return sink.unused(name)
-    # In a stable order: the second lane of a name goes on with the second run of that name, open or not.
+    # The order is stable: the second lane of a name continues the second run of that name, open or not.
     return (each for each in numbered(name) if folded(each) not in siblings.of(sink) and not sink.has(each))
 
 
 def _open_locked(logger: Logger, sink: Sink, run: Run) -> tuple[Run, Writer, WrittenSteps | None]:
-    """Opens a run that nobody else writes, from before it is looked at until it is closed."""
+    """Opens a run with its lock held, from before it is checked until it is closed."""
     lock = logger.lock(run.name)
     try:
         opened = _open_there(logger, run) if logger.exists(run.name) else (run, _open(logger, run), None)

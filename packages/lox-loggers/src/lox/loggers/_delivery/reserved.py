@@ -7,7 +7,7 @@ from typing import Any
 
 from lox.loggers._errors import LoggerOptionError
 
-# The private names that Logger and its subclasses in these packages have in common.
+# The private names that Logger shares with its subclasses in these packages.
 _OURS = frozenset(
     ("_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive")
     + ("_can_open", "_all_formats", "_own_axes", "_tell_others", "_on_call")

@@ -1,4 +1,4 @@
-"""Which records of a resumed run are there already."""
+"""Which records a resumed run already has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import lox
 from lox.loggers._backends.text.python_values import columns_to_python
 from lox.loggers._errors import RunFormatError
 
-# Of each key, the steps along each axis: what `Logger.written` tells.
+# For each key, the steps along each axis, as `Logger.written` returns them.
 Steps = Mapping[str, Mapping[str, np.ndarray]]
 
 
@@ -23,7 +23,7 @@ class WrittenSteps:
     """
 
     def __init__(self, steps: Steps, source: str, ignored: Collection[str] = ()) -> None:
-        """source: what errors call the place that the steps came from. ignored: axes that do not tell records apart."""
+        """source: how errors describe where the steps came from. ignored: axes that do not count when records are compared."""
         self._ignored = frozenset(ignored)
         if not isinstance(steps, Mapping) or not all(isinstance(axes, Mapping) for axes in steps.values()):
             raise RunFormatError(f"{source} must return steps as {{key: {{axis: steps}}}}; it returned {steps!r}")
@@ -44,7 +44,7 @@ class WrittenSteps:
         self._known: dict[tuple[str, ...], np.ndarray] = {}
 
     def unwritten(self, logs: lox.logdict) -> lox.logdict:
-        """`logs`, a table, without the records that are there already."""
+        """`logs`, a table, without the records that the run already has."""
         kept = {key: mask for key in logs if (mask := self._new(key, logs)) is not None and not mask.all()}
         return _take(logs, kept) if kept else logs
 
@@ -62,7 +62,7 @@ class WrittenSteps:
             return None
         new = ~_among(known, _row_codes(axes))
         if new.any() and any(_is_short(column) for column in axes.values()):
-            # A backend that keeps text has the digits that tell a float32 apart, 0.1, and not all that it has.
+            # A text backend has the shortest digits of a float32, 0.1, not all of them.
             new &= ~_among(known, _row_codes({axis: np.asarray(columns_to_python([c])[0]) for axis, c in axes.items()}))
         return new
 
@@ -94,7 +94,7 @@ def _row_codes(axes: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _whole_and_rest(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if column.dtype.kind == "O":  # whole numbers that no float holds, beside floats
+    if column.dtype.kind == "O":  # floats, and whole numbers that no float holds
         each = [_whole_and_rest(np.asarray([number])) for number in column.tolist()]
         return np.concatenate([whole for whole, _ in each]), np.concatenate([rest for _, rest in each])
     if column.dtype == np.uint64:

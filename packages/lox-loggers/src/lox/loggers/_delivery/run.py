@@ -28,8 +28,8 @@ class Run:
       name: unique among the runs of a logger, and safe as a path on every file system: its slashes are folders.
       key: the words of the PRNG key that `init` was given.
       process_index: the JAX process that writes the run.
-      resume: the run exists, and is to be continued.
-      config: what `init` was told about the run: mappings, lists, numbers, text, None and numpy arrays.
+      resume: whether the run exists and should be continued.
+      config: the config that `init` got: mappings, lists, numbers, text, None and numpy arrays.
       lane: the number of the run among all lanes of its `init`.
       lane_index: its place along each axis of these lanes, that of the outermost `vmap` first.
     """
@@ -80,16 +80,16 @@ class Writer(Protocol):
         """Takes records by column: numpy arrays, in each of which axis 0 is the record."""
 
     def flush(self) -> None:
-        """Returns when all that was written would survive the death of the process."""
+        """Returns when everything that was written would survive the death of the process."""
 
     def close(self) -> None:
-        """Flushes and lets go of everything. Called once; nothing is written afterwards."""
+        """Flushes, and releases everything. Called once; nothing is written afterwards."""
 
 
 class LaneWriter(Writer):
-    """A writer that can share work between the lanes of a `vmap`: all of them get the same logs object, one after the other.
+    """A writer that shares work between the lanes of a `vmap`: all of them get the same logs object, one after the other.
 
-    A base class for writers that encode all lanes at once, or that look at their records later.
+    This is a base class for writers that encode all lanes at once, or that look at their records later.
     """
 
     @abc.abstractmethod
@@ -142,8 +142,8 @@ def words_of_key(key: Any) -> tuple[jax.Array, str | None]:
 def default_name(words: tuple[int, ...], impl: str | None) -> str:
     """The name for a key, different for different keys.
 
-    Each 32-bit word has a fixed number of digits, so words cannot run into each other; the kind of key is told only where
-    it is not JAX's usual one.
+    Each 32-bit word has a fixed number of digits, so words cannot run into each other. The name has the kind of key only if
+    it is not JAX's default.
     """
     name = "".join(f"{word:08x}" for word in words)
     return name if impl is None else f"{impl}-{name}"

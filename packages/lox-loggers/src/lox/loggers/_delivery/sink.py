@@ -1,8 +1,8 @@
-"""The host side of a logger: its open runs, their writers, and what becomes of their failures.
+"""The host side of a logger: its open runs, their writers, and their failures.
 
-A `Sink` lives as long as its logger or as there is something left to write, whichever is longer: it
-does not refer to the logger. Everything that touches a writer runs on the sink's worker thread, which lives on
-whatever a backend raises: also `SystemExit` ends in `Failures`.
+A `Sink` lives as long as its logger, or until everything is written, whichever is longer: it does not refer to the logger.
+Everything that touches a writer runs on the sink's worker thread. No exception of a backend ends that thread: even
+`SystemExit` goes to `Failures`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Sink:
 
     @property
     def foreign(self) -> bool:
-        """True in a forked child. Its copy of the queue, the locks and the files belongs to the parent."""
+        """True in a forked child, whose copies of the queue, the locks and the files belong to the parent."""
         return os.getpid() != self._pid
 
     @property
@@ -112,11 +112,11 @@ class Sink:
         return run_id if isinstance(entry, _OpenRun) and entry.run.name == name else None
 
     def has(self, name: str) -> bool:
-        """Whether a run was opened here under that name, or one that a file system may take for it."""
+        """Whether this sink has opened a run of that name, or of a name that some file system treats as the same."""
         return folded(name) in self._ids
 
     def unused(self, name: str) -> Iterator[str]:
-        """The name and its numbered ones, but for those that were all taken when it was last asked for."""
+        """The name and its numbered variants that are free. Numbers that were taken the last time are skipped."""
         for number, candidate in enumerate(numbered(name, self._numbers.get(name, 1)), self._numbers.get(name, 1)):
             self._numbers[name] = number
             if not self.has(candidate):
@@ -129,7 +129,7 @@ class Sink:
         return np.asarray(seconds).reshape(run_ids.shape)
 
     def ask(self, question: Callable[[], T], otherwise: T) -> T:
-        """The answer to a question that only the worker thread may ask; `otherwise` if it fails."""
+        """Calls `question` on the worker thread and returns its answer, or `otherwise` if it fails."""
         answers: list[T] = [otherwise]
 
         def task() -> None:
@@ -142,7 +142,7 @@ class Sink:
         return answers[-1]
 
     def add(self, run_id: int, open_run: Callable[[], tuple[Run, Writer, WrittenSteps | None]] | None) -> None:
-        """Opens a run on the worker thread and waits for it. None: its records go nowhere."""
+        """Opens a run on the worker thread and waits for it. With None, the records of the run are not written."""
         self._runs[run_id] = _Nowhere.OTHER_PROCESS
         if open_run is None or self.foreign:
             return
@@ -160,7 +160,7 @@ class Sink:
         self._worker.run(self.failures.awaited(task))
 
     def why_not_opened(self, run_ids: Iterable[int]) -> BaseException | None:
-        """What was raised when one of these runs was opened."""
+        """The exception that opening one of these runs raised, if any."""
         return next((self._not_opened[run_id] for run_id in run_ids if run_id in self._not_opened), None)
 
     def hold(self, name: str, lock: RunLock) -> None:
@@ -171,14 +171,14 @@ class Sink:
         """Queues what one host call brought: one run id, and its logs, for each lane."""
         if self.foreign:
             return
-        # What is still on the device comes from Python, not from a running program.
+        # Values that are still on the device come from Python, not from a running program.
         from_program = not isinstance(delivery, copies.UnderWay)
         self._worker.submit(delivery, nbytes(delivery.logs), from_program=from_program)
 
     def flush(self) -> None:
         """Returns when everything queued so far has been written and flushed."""
         if not (self.foreign or self.closed):
-            with contextlib.suppress(LoggerClosedError):  # another thread closes it: that flushes too
+            with contextlib.suppress(LoggerClosedError):  # another thread is closing it, which flushes too
                 self._worker.run(self.failures.awaited(self._flush_all))
 
     def close(self) -> None:
@@ -198,8 +198,7 @@ class Sink:
                 raise TimeoutError(self._stuck())
 
     def limit_patience(self) -> None:
-        """The logger is about to be closed. A program that waits for room in the queue of a backend that is stuck does
-        not wait for ever any more."""
+        """Before closing: from now on, a program that waits for room in the queue of a stuck backend gives up in time."""
         self._worker.limit_patience(self._close_timeout)
 
     def _stuck(self) -> str:
@@ -212,8 +211,8 @@ class Sink:
         )
 
     def abandon(self) -> None:
-        """The logger is gone: what is queued gets written in the background. Never waits, so that it
-        may run in a garbage collection; interpreter exit waits for it."""
+        """The logger was deleted without being closed: the thread writes what is queued. This may run during garbage
+        collection, so it never waits; interpreter exit does."""
         if self.foreign or self.closed:
             return
         for lock in list(self._locks.values()):
@@ -242,7 +241,7 @@ class Sink:
             self._at_hand.pop()
 
     def _read(self, delivery: Delivery) -> Delivery | None:
-        """The delivery on the host; None where the program that was to compute it has failed."""
+        """The delivery on the host; None if the program that computes it has failed."""
         if not isinstance(delivery, copies.UnderWay):
             return delivery
         try:
@@ -253,7 +252,7 @@ class Sink:
             return None
 
     def _tell_dropped(self, logs: lox.logdict) -> None:
-        """A bound that the user set was too small for some key: said once."""
+        """Warns once for each key that had more records than `capacity=` kept."""
         for key, capacity in logs._bounds.items():
             if capacity is None or key in self._cut_short:
                 continue
@@ -278,8 +277,7 @@ class Sink:
                 self._write(run_id, lane_of(delivery.logs, lane), parts)
 
     def _write_lane(self, run_id: int, logs: lox.logdict, lane: tuple[int, ...]) -> bool:
-        """Offers all lanes to a writer that can take its own out of them. False if it has not, and the lane is to be written
-        as a table."""
+        """Offers all lanes to a writer that can pick its own. False if the lane still has to be written, as a table."""
         entry = self._runs.get(run_id)
         if not isinstance(entry, _OpenRun) or entry.lane_writer is None:
             return False
@@ -290,7 +288,7 @@ class Sink:
             return entry.lane_writer.write_lane(logs, lane)
         except BaseException as error:
             if _nothing_was_written(error):
-                return False  # writing the table tells which record is at fault
+                return False  # writing the table finds the record at fault
             self._failed(error, f"writing to run {entry.run.name!r}", lane_of(logs, lane))
             return True
 
@@ -321,7 +319,7 @@ class Sink:
             self._failed(error, f"writing to run {entry.run.name!r}", logs)
 
     def _write_nowhere(self, why: _Nowhere, logs: lox.logdict) -> None:
-        if why is _Nowhere.FAILED:  # that was told when it happened
+        if why is _Nowhere.FAILED:  # reported when it happened
             self.failures.lost += count_records(logs)
         elif why is not _Nowhere.OTHER_PROCESS:
             self._failed(LoggerClosedError(why.value), "writing", logs)
@@ -334,7 +332,9 @@ class Sink:
                 self._worker.made_progress()
                 try:
                     entry.writer.flush()
-                    entry.dirty = False  # not after a failure: the writer may have kept its rows, and is asked again
+                    entry.dirty = (
+                        False  # not after a failure: the writer may have kept its rows, so it is flushed again
+                    )
                 except BaseException as error:
                     self._failed(error, f"flushing run {entry.run.name!r}")
         return not any(entry.dirty for entry in self._open())
@@ -343,7 +343,7 @@ class Sink:
         for entry in self._open():
             self._close_run(entry)
         self._runs = dict.fromkeys(self._runs, _Nowhere.CLOSED)
-        if self._worker.stopping:  # abandoned: nobody else will
+        if self._worker.stopping:  # abandoned: nobody else does this
             open_sinks.discard(self)
 
     def _close_run(self, entry: _OpenRun) -> None:
@@ -361,9 +361,9 @@ class Sink:
 
     def _failed(self, error: BaseException, where: str, logs: lox.logdict | None = None) -> None:
         if isinstance(error, RunExistsError):
-            self.failures.keep(error, where)  # asked for with if_exists="error", and no failure of the backend
+            self.failures.keep(error, where)  # the user asked for it with if_exists="error"; the backend has not failed
             return
-        # A writer that gathers rows knows better than we do how many it lost.
+        # A writer that keeps rows knows better how many were lost.
         lost = _lost_records(error)
         if lost is None:
             lost = 0 if logs is None else count_records(logs)
@@ -371,7 +371,7 @@ class Sink:
 
 
 def _lost_records(error: BaseException) -> int | None:
-    """What an error says of itself, if that makes sense."""
+    """The `lost_records` of an error, if it has a sensible number there."""
     try:
         lost = operator.index(error.lost_records)  # type: ignore[attr-defined]
     except Exception:
@@ -380,7 +380,7 @@ def _lost_records(error: BaseException) -> int | None:
 
 
 def _nothing_was_written(error: BaseException) -> bool:
-    """Whether a writer says that a record cannot be stored, so that it has taken none of those it came with."""
+    """Whether a writer refused a record before it took any of those that came with it."""
     return isinstance(error, RecordError) and _lost_records(error) is None
 
 

@@ -27,7 +27,7 @@ def check_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
 
 
 def check_traced(data: Mapping[str, Any]) -> None:
-    """Refuses text in a record that compiled code is to log: JAX has no arrays of it."""
+    """Refuses text in a record of compiled code: JAX has no arrays of text."""
     for key, value in data.items():
         for leaf in jax.tree_util.tree_leaves(value):
             if isinstance(leaf, str | bytes) or getattr(getattr(leaf, "dtype", None), "kind", "") in ("U", "S"):
@@ -43,7 +43,7 @@ def one_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict
 
 
 def host_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> lox.logdict:
-    """The same in numpy, in one go: records that come one by one are to be cheap."""
+    """The same as numpy, in one pass, because single records have to be cheap."""
     values = {key: _map_value(key, value, to_numpy) for key, value in data.items()}
     by_axis = {axis: dict.fromkeys(data, to_numpy("a step", step)) for axis, step in steps.items()}
     return lox.logdict._make(values, by_axis, dict.fromkeys(data, 1), frozenset(), {})
@@ -65,9 +65,9 @@ def map_leaves(logs: lox.logdict, convert: Callable[[str, Any], Any]) -> lox.log
 
 
 def with_all_parts(logs: lox.logdict) -> lox.logdict:
-    """The same logs, in which this process has all of every value, also of one that is spread over several processes.
+    """The same logs, with all parts of values that are spread over several processes.
 
-    To bring such a value together is a step that all those processes take, just as they computed it together.
+    Gathering such a value is a step that all these processes take, just as they computed it together.
     """
     return logs if jax.process_count() == 1 else jax.tree_util.tree_map(_with_all_parts, logs)
 
@@ -123,7 +123,7 @@ def nbytes(logs: lox.logdict) -> int:
 
 
 def count_records(logs: lox.logdict) -> int:
-    """How many records logs hold. Asked after a failure, so that it must not fail itself on whatever led to it."""
+    """How many records logs hold. It runs after a failure, so it must not fail for the same reason."""
     try:
         return sum(1 for _ in logs.rows())
     except Exception:

@@ -1,12 +1,12 @@
-"""A background thread behind a bounded queue: what is submitted is handled in the order in which it came.
+"""A background thread behind a bounded queue. Items are handled in the order in which they were submitted.
 
-`submit` waits while the queue is full and never drops. Handlers and tasks take care of their own failures. The thread
-starts with the first entry and is a daemon: whoever owns a worker closes it before the interpreter
-ends (see `_sink`). Where no thread can be started any more, at interpreter exit, everything is handled at once.
+`submit` waits while the queue is full and never drops anything. Handlers and tasks catch their own failures. The thread
+starts with the first entry and is a daemon, so the owner of a worker closes it before the interpreter ends (see `at_exit`).
+At interpreter exit, when no new thread can start, everything is handled at once.
 
-The thread takes all that waits, and then rests for a multiple of the time that it has worked. So a lone delivery is
-handled at once, and many in a row are handled together: they must not take the processor from the program they come
-from. Whoever waits for the thread ends its rest.
+The thread takes everything that waits, and then rests for a multiple of the time that it has worked. So a single delivery is
+handled at once, and many in a row are handled together. This leaves the processor to the program that logs. Anyone who waits
+for the thread ends its rest.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lox.loggers._errors import LoggerClosedError
 T = TypeVar("T")
 Task = Callable[[], Any]
 
-# A queue holds this many bytes of values at most, whatever the number of its entries: a few
-# deliveries of large arrays must not eat the memory that the training needs.
+# The most bytes of values in a queue, whatever the number of entries: a few deliveries of large arrays must not use up the
+# memory that training needs.
 MAX_BYTES = 256 * 1024 * 1024
 
-# Of one processor, the thread takes a third of a hundredth, as long as nothing gets older than half a second.
+# The thread uses about 0.3 % of a core and delays no item by more than half a second.
 _REST = 300
 _MAX_REST = 0.5  # seconds
 _MAX_WAIT = 30.0  # between two attempts to do what has failed
@@ -40,9 +40,9 @@ class _Entry(NamedTuple):
     item: Any
     nbytes: int = 0
     task: Task | None = None
-    """If given, somebody waits for it to run; there is no item then."""
+    """If given, a caller waits for it to run, and there is no item."""
     from_program: bool = False
-    """Whether a running program waits until it is queued."""
+    """Whether a running program waits until the item is queued."""
 
 
 class Worker:
@@ -57,9 +57,9 @@ class Worker:
         """
         Args:
           size: how many items may wait.
-          handle: takes items that came one after the other.
-          idle: runs `idle_after` seconds after items were handled; never if None. Where it returns False, it is tried
-            again, after twice the time.
+          handle: takes a list of consecutive items.
+          idle: runs `idle_after` seconds after items were handled; never if None. If it returns False, it runs again after twice
+            the time.
         """
         self._name = name
         self._size = size
@@ -89,15 +89,15 @@ class Worker:
         return self._thread is not None and threading.get_ident() == self._thread.ident
 
     def submit(self, item: Any, nbytes: int = 0, *, from_program: bool = False) -> None:
-        """Queues an item; waits while the queue is full, unless that could wait for the program that it comes from."""
+        """Queues an item. Waits while the queue is full, unless that would be waiting for the program that submits the item."""
         # Waiting for room in a queue that only this thread empties would never end.
         if self.on_thread or not self._queue(_Entry(item, nbytes, from_program=from_program)):
             self._handle([item])
 
     def run(self, task: Task, patience: float | None = None) -> bool:
-        """Queues a task and returns when it, and so everything before it, has run.
+        """Queues a task and returns when it, and everything before it, has run.
 
-        patience: gives up, and returns False, when nothing has got done for so many seconds.
+        patience: gives up, and returns False, after this many seconds without progress.
         """
         done = False
 
@@ -113,8 +113,8 @@ class Worker:
         if self.on_thread or not self._queue(_Entry(None, task=marked)):
             task()
             return True
-        # A condition, not an event: it lets go of the lock even where a signal handler waits while its own thread was
-        # about to queue something.
+        # A condition, not an event: it releases the lock even if a signal handler waits while its own thread was about to queue
+        # something.
         with self._lock:
             waiting = _Patience(self, patience)
             while not done and waiting.goes_on:
@@ -123,7 +123,8 @@ class Worker:
 
     @contextlib.contextmanager
     def waiting_for_a_program(self) -> Iterator[None]:
-        """The thread itself waits until a program has run. What that program submits must find room, or both would wait."""
+        """While the thread waits for a program, items of that program always find room: otherwise each would wait for the
+        other."""
         with self._lock:
             self._waits_for_program = True
             self._not_full.notify_all()
@@ -134,17 +135,17 @@ class Worker:
                 self._waits_for_program = False
 
     def made_progress(self) -> None:
-        """Whoever waits with patience has reason to go on."""
+        """Resets the patience of everyone who waits."""
         self._progress += 1
 
     def limit_patience(self, seconds: float | None) -> None:
-        """From now on, nobody waits longer than this for room in a queue that does not move."""
+        """From now on, waiting for room in the queue ends after this many seconds without progress."""
         with self._lock:
             self._patience = seconds
             self._not_full.notify_all()
 
     def unhandled(self) -> list[Any]:
-        """The items that nobody has begun to handle."""
+        """The items whose handling has not begun."""
         with self._lock:
             return [entry.item for entry in (*self._working_on, *self._entries) if entry.task is None]
 
@@ -153,9 +154,9 @@ class Worker:
         return self._stopping
 
     def stop(self, last: Task | None = None) -> bool:
-        """Takes nothing more after `last`; the thread ends when the queue is empty. Does not wait.
+        """Accepts nothing after `last`; the thread ends when the queue is empty. Does not wait.
 
-        False if there is no thread, and so nobody to run `last`.
+        False if there is no thread that could run `last`.
         """
         with self._lock:
             if last is not None and self._thread is not None and not self._stopping:
@@ -166,7 +167,7 @@ class Worker:
             return self._thread is not None
 
     def join(self, patience: float | None = None) -> bool:
-        """Waits for the thread to end. False if it has not, and nothing has got done for so many seconds."""
+        """Waits for the thread to end. False if it has not ended after `patience` seconds without progress."""
         if self._thread is None or self.on_thread:
             return True
         waiting = _Patience(self, patience)
@@ -175,9 +176,9 @@ class Worker:
         return not self._thread.is_alive()
 
     def _queue(self, entry: _Entry) -> bool:
-        """False if there is no thread to do it."""
+        """False if no thread can be started."""
         with self._lock:
-            if entry.task is None:  # a task takes no room: who asks for one waits for it anyway
+            if entry.task is None:  # a task takes no room: its caller waits for it anyway
                 self._wait_for_room(entry)
             if self._stopping:
                 raise LoggerClosedError("the logger is closed, so nothing more can be logged to it")
@@ -197,7 +198,7 @@ class Worker:
     def _full(self, entry: _Entry) -> bool:
         if entry.from_program and self._waits_for_program:
             return False
-        # An entry larger than the whole budget passes when it is alone.
+        # An entry that is larger than the limit is accepted when the queue is empty.
         return self._waiting >= self._size or (self._waiting > 0 and self._bytes + entry.nbytes > MAX_BYTES)
 
     def _wait_for_room(self, entry: _Entry) -> None:
@@ -229,7 +230,7 @@ class Worker:
         return True
 
     def _loop(self) -> None:
-        due: float | None = None  # when written rows are to be flushed unasked
+        due: float | None = None  # when to flush what was written
         wait = 0.0
         rested = time.monotonic()
         while True:
@@ -248,7 +249,7 @@ class Worker:
             rested = time.monotonic() + min(self._max_rest, _REST * worked)
 
     def _take(self, due: float | None, rested: float) -> list[_Entry] | None:
-        """What waits; nothing when `due` has come; None when the worker is to end."""
+        """The entries that wait; none if `due` has come; None if the worker should end."""
         with self._lock:
             self._rest(rested if due is None else min(due, rested))
             while not self._entries and not self._stopping:
@@ -258,8 +259,8 @@ class Worker:
                 self._not_empty.wait(left)
             if not self._entries and self._stopping:
                 return None
-            # Half a queue at a time: enough that the two threads seldom wait for each other, and
-            # there is room for the other half while this one is written.
+            # Half a queue at a time: the two threads then seldom wait for each other, and there is room for the other half while
+            # this one is written.
             taken = [self._entries.popleft() for _ in range(min(len(self._entries), max(1, self._size // 2)))]
             self._urgent -= sum(entry.task is not None for entry in taken)
             self._working_on = list(taken)
@@ -272,7 +273,7 @@ class Worker:
         self._resting = False
 
     def _work(self, entries: list[_Entry]) -> float:
-        """Returns the time that the items took. What somebody asked for is no reason to rest."""
+        """Returns the processor time that the items took. Tasks, which a caller waits for, do not count."""
         worked = 0.0
         for has_task, members in itertools.groupby(entries, lambda entry: entry.task is not None):
             group = list(members)
@@ -292,7 +293,7 @@ class Worker:
 
 
 class _Patience:
-    """How long somebody waits for a worker: for ever, or as long as it makes progress."""
+    """How long a caller waits for a worker: forever, or as long as the worker makes progress."""
 
     def __init__(self, worker: Worker, limit: float | None) -> None:
         self._worker = worker
@@ -320,7 +321,7 @@ def _processor_time(task: Callable[[], T]) -> tuple[float, T | None]:
 
 
 def _guarded(task: Callable[[], T]) -> T | None:
-    """Tasks take care of their failures. Should one not, it is told, and the thread lives on: others wait for it."""
+    """Tasks catch their own failures. If one does not, it is printed, and the thread goes on, because others wait for it."""
     try:
         return task()
     except BaseException:

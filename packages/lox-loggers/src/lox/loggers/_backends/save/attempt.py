@@ -1,4 +1,4 @@
-"""An attempt to write several tables, of which some keys may fail while others succeed."""
+"""An attempt to write several tables, in which some keys may fail while others succeed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lox.loggers._delivery.tables import count_records
 
 
 class Attempt:
-    """Goes on with the other keys when one fails, and raises the first failure at the end.
+    """Continues with the other keys when one fails, and raises the first failure at the end.
 
-    What failed for a reason that may pass is kept, and so is all that comes after it under the same key: its records are
-    written in order or not at all.
+    If a failure may pass, its rows are kept, and so are all later rows of the same key: the records of a key are written in
+    order or not at all.
     """
 
     def __init__(self, tables: Sequence[lox.logdict]) -> None:
@@ -25,7 +25,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def of(self, parts: Sequence[tuple[str, int]]) -> Iterator[bool]:
-        """Around what is done for the given keys and numbers of tables. False: it must not be tried now."""
+        """Wraps the work on some parts, each a key and the number of a table. Yields False if it must not be tried now."""
         waiting = {key for keys in self._kept.values() for key in keys}
         gone = {(key, number) for number, keys in self._lost.items() for key in keys}
         if any(key in waiting for key, _ in parts):
@@ -39,11 +39,11 @@ class Attempt:
             _add(self._kept if _files.may_pass(error) else self._lost, parts)
 
     def kept(self) -> list[lox.logdict]:
-        """What is left of the tables to be written later."""
+        """The parts of the tables to write later."""
         return list(self._left(self._kept))
 
     def raise_first(self, is_last: bool) -> None:
-        """is_last: there is no later."""
+        """is_last: there will be no other attempt."""
         if self._first is None:
             return
         if is_last:

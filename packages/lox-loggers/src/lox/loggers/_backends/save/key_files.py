@@ -19,8 +19,8 @@ Block = dict[Any, np.ndarray]
 
 
 class KeyFiles:
-    """The files of one key, which have the same number of rows. They are made with their first rows, when the manifest
-    already tells of them."""
+    """The files of one key, which have the same number of rows. They are made with their first rows, after the manifest lists
+    them."""
 
     def __init__(self, folder: Path, key: str, info: KeyInfo, files: dict[Any, NpyFile], rows: int) -> None:
         self.info = info
@@ -48,7 +48,7 @@ class KeyFiles:
 
     @classmethod
     def open(cls, folder: Path, key: str, info: KeyInfo) -> KeyFiles:
-        """Continues where all files are whole: one that is ahead of the others is cut back."""
+        """Continues after the rows that all files have: a file that is ahead of the others is cut."""
         block = load_block(folder, info)
         stored = cls(folder, key, info, {}, row_count(block))
         for name, column in stored._columns.items():
@@ -59,7 +59,7 @@ class KeyFiles:
         return stored
 
     def fit(self, block: Block) -> None:
-        """Checks that the rows fit the files; makes the files' dtypes wider where they have to be."""
+        """Checks that the rows fit the files, and widens the files' dtypes if necessary."""
         if block.keys() != self._columns.keys():
             raise RecordError(
                 f"key {self._key!r} had {_describe(self._columns)} and now has {_describe(block)}: "
@@ -77,7 +77,7 @@ class KeyFiles:
         self._fitted.append(block)
 
     def forget_fitted(self) -> None:
-        """No rows wait to be appended any more."""
+        """Forgets the rows that wait to be appended."""
         self._fitted.clear()
 
     def append(self, block: Block) -> None:
@@ -94,7 +94,7 @@ class KeyFiles:
         self._rows += rows
 
     def _wider(self, name: Any, rows: np.ndarray) -> str:
-        """The dtype that holds the rows of a column and these. Nothing is changed before all columns have one."""
+        """The dtype that holds the rows of a column and these. Nothing is changed until all columns have one."""
         there, new = self._columns[name].dtype, dtypes.name_of(rows.dtype)
         if there == new:
             return there
@@ -121,8 +121,7 @@ class KeyFiles:
 
 
 def load_block(folder: Path, info: KeyInfo) -> Block:
-    """The rows that all files of a key have, as they are stored: a writer that was killed may have got further with
-    some."""
+    """The rows that all files of a key have, as they are stored. A killed writer may have written more to some of them."""
     block = {name: _load_column(folder, column) for name, column in _columns(info).items()}
     rows = min(map(len, block.values()))
     return {name: column[:rows] for name, column in block.items()}
@@ -140,7 +139,7 @@ def _load_column(folder: Path, column: FileInfo) -> np.ndarray:
     path = folder / column.file
     try:
         rows = load_rows(path)
-    except FileNotFoundError:  # a writer that was killed had not come to it
+    except FileNotFoundError:  # the writer was killed before it made the file
         return np.empty((0, *column.shape), dtypes.stored_dtype(column.dtype))
     if rows.shape[1:] != column.shape or not dtypes.may_store(rows.dtype, column.dtype):
         raise RunFormatError(

@@ -25,9 +25,8 @@ from lox.loggers._errors import RunExistsError, RunFormatError
 class SaveLogger(Logger):
     """Saves runs below the folder `path`; `lox.loggers.load` reads them, and so does plain `np.load`.
 
-    The run's folder holds `KEY.npy` for the values and `KEY@AXIS.npy` for the steps of each key, and
-    `lox.json`, which says what they are; `config.json` holds the config that `init` was given. Files can be read at any
-    time, also after `kill -9`.
+    The run's folder has `KEY.npy` for the values and `KEY@AXIS.npy` for the steps of each key, `lox.json`, which lists them, and
+    `config.json`, the config that `init` got. Files can be read at any time, even after `kill -9`.
 
     >>> with lox.loggers.SaveLogger("runs") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)

@@ -68,7 +68,7 @@ class Manifest:
     process_index: int
     created: str
     order: int
-    """Runs are listed in this order; 0 in the manifest of a version that did not tell it."""
+    """Runs are listed in this order; 0 in manifests of earlier versions."""
     versions: dict[str, str]
     logs: dict[str, KeyInfo]
 
@@ -79,7 +79,7 @@ class Manifest:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Sorts runs: as they were created, process by process; those that do not tell come first."""
+        """Sorts runs by creation, process by process; runs without this information come first."""
         return (self.process_index, self.order) if self.order else (0, 0)
 
     @classmethod
@@ -124,7 +124,7 @@ _last_order = 0
 
 
 def _next_order() -> int:
-    """The time in nanoseconds, so that it goes on from earlier processes; yet later for each run of this one."""
+    """The time in nanoseconds, so it continues from earlier processes, and is larger for each run of this process."""
     global _last_order
     with _order_lock:
         _last_order = max(time.time_ns(), _last_order + 1)
@@ -161,7 +161,7 @@ def _fields(data: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any
     fields = {name: data[name] for name in kinds}
     for name, kind in kinds.items():
         if not isinstance(fields[name], kind):
-            raise TypeError(f"{name!r} is {reprlib.repr(fields[name])}, which is no {kind.__name__}")
+            raise TypeError(f"{name!r} is {reprlib.repr(fields[name])}, not a {kind.__name__}")
     return fields
 
 
@@ -181,7 +181,7 @@ def _column(data: Mapping[str, Any]) -> FileInfo:
     if Path(file).name != file or "\\" in file or not file.endswith(".npy"):
         raise ValueError(f"{reprlib.repr(file)} is not a file in the run's folder")
     if dtypes.name_of(dtypes.dtype_of(dtype)) != dtype:
-        raise ValueError(f"{reprlib.repr(dtype)} is no dtype that values are stored in")
+        raise ValueError(f"{reprlib.repr(dtype)} is not a dtype that values are stored in")
     np.empty((0, *shape), dtypes.stored_dtype(dtype))  # raises if no rows can have that shape
     return FileInfo(file, dtype, shape, tuple(map(_part, fields["path"])))
 

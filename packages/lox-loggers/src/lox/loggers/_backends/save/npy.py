@@ -1,11 +1,11 @@
-"""A `.npy` file that grows: rows are appended in place, and `np.load` can read it at any moment.
+"""A `.npy` file that grows: rows are appended in place, and `np.load` can read it at any time.
 
-The header is written with room for a longer row count. Appending writes the rows behind the last one
-first, and then the count, a few bytes that lie within one aligned block: whoever reads meanwhile, or after the
-writer was killed, sees the old count or the new one, and behind it at least as many whole rows.
+The header has room for a longer row count. Appending first writes the rows after the last one, and then the count, a few
+bytes within one aligned block. So anyone who reads meanwhile, or after the writer was killed, sees the old or the new count,
+and at least that many whole rows.
 
-No file is kept open, so any number of runs and keys fit into the limit on open files, and a forked
-child has nothing that it could write a second time.
+No file is kept open, so any number of runs and keys fit into the limit on open files, and a forked child has nothing that it
+could write a second time.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class NpyFile:
 
     @classmethod
     def open(cls, path: Path, rows: np.ndarray) -> NpyFile:
-        """Goes on behind `rows`, the first ones that the file holds. It is written anew if it is not there, or not laid
-        out as ours are: a count must not be written into somebody else's header."""
+        """Continues after `rows`, the first rows of the file. A file that is missing, or does not have our header, is
+        replaced: the count must not be written into a foreign header."""
         if path.is_symlink():
             raise RunFormatError(f"{path} is a link; lox does not write through links")
         file = cls(path, rows.dtype, rows.shape[1:])
@@ -97,10 +97,11 @@ class NpyFile:
 
 
 def load_rows(path: Path) -> np.ndarray:
-    """What plain `np.load` gives, but without a copy of what may be a large file; a RunFormatError if it holds no rows.
+    """What plain `np.load` returns, but without copying a large file. A RunFormatError if the file holds no rows.
 
-    The file is mapped first, which takes neither pickles nor archives, and no memory for rows that it only claims. Small
-    files that are laid out as ours are simply read: of thousands, numpy would spend most of the time on their headers.
+    The file is mapped first: mapping accepts neither pickles nor archives, and needs no memory for rows that a damaged header
+    claims. Small files with our header are simply read, because for thousands of files numpy would spend most of the time on
+    headers.
     """
     if (small := _read_small(path)) is not None:
         return small
@@ -112,7 +113,7 @@ def load_rows(path: Path) -> np.ndarray:
         len(rows)  # a single value has none
     except OSError as error:
         raise RunFormatError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception:  # whatever numpy stumbles over. Not shown: it advises to trust the file
+    except Exception:  # any error of numpy. It is not shown, because it advises to trust the file
         raise RunFormatError(f"{path} is damaged: it is not a whole .npy file of numbers or text") from None
     return rows if rows.nbytes > _MAPPED_BYTES else np.array(rows)
 

@@ -17,19 +17,20 @@ from lox.loggers._backends.text.rows import Columns, Row
 from lox.loggers._files import GrowingFile
 from lox.loggers._json import to_json
 
-# With these, a spreadsheet takes a cell for a formula.
+# A spreadsheet executes cells that begin with one of these.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class CsvLogger(LineLogger):
-    """Writes `path/RUN.csv`, with a column for each step axis and each value; `RUN.csv.columns.json` says which is which.
+    """Writes `path/RUN.csv`, with a column for each step axis and each value; `RUN.csv.columns.json` lists which is which.
 
     A cell is empty where a record has no such value; arrays are JSON lists in one cell. When a key appears that no
     record had before, the file is written again with one more column, and replaced at once.
 
     Args:
-      escape_formulas: puts a `'` in front of text (names of columns too) that a spreadsheet would take for a formula. Without
-        it, do not open a file in a spreadsheet if others can choose what is logged.
+      escape_formulas: puts a `'` in front of text (and column names) that a spreadsheet would execute as a formula. Use it if
+      others can
+        choose what is logged.
 
     >>> with lox.loggers.CsvLogger("tables") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -102,14 +103,14 @@ class CsvWriter(LineWriter):
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> str:
-    # Python quotes all characters of the terminator, yet before 3.13 no carriage return that is not in it: readers
-    # would take one for the end of a row.
+    # Before 3.13, Python quotes a carriage return only if it is part of the line terminator. Readers would take an unquoted one
+    # for the end of a row.
     written = _Written()
     csv.writer(written, lineterminator="\r\n").writerows(rows)
     return "".join([line[:-2] + "\n" for line in written])
 
 
 class _Written(list[str]):
-    """A file, for a csv.writer: the rows as they are written."""
+    """What a csv.writer writes, row by row."""
 
     write = list.append

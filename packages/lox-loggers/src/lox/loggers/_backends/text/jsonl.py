@@ -22,8 +22,8 @@ _BLOCK = 1 << 16
 class JsonlLogger(LineLogger):
     """Writes `path/RUN.jsonl`, with lines such as `{"step": 3, "loss": 0.25}`.
 
-    `RUN.jsonl.columns.json` says which of the names are steps. Arrays are lists, complex numbers pairs. JSON has no numbers
-    that are not finite: they are the strings "NaN", "Infinity" and "-Infinity".
+    `RUN.jsonl.columns.json` lists which names are steps. Arrays are lists, and complex numbers are pairs. JSON has only
+    finite numbers, so others are the strings "NaN", "Infinity" and "-Infinity".
 
     >>> with lox.loggers.JsonlLogger("lines") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -67,7 +67,7 @@ def _lines(columns: Columns) -> list[str]:
 
 
 def _texts(cells: list[Any]) -> list[str]:
-    """The cells of a column as JSON. For numbers Python's own text is the same, and sooner there."""
+    """The cells of a column as JSON. For numbers, `repr` gives the same text and is faster."""
     kind = type(cells[0]) if cells else int
     if kind is int or (kind is float and all(map(math.isfinite, cells))):
         return list(map(repr, cells))

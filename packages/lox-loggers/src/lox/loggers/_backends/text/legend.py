@@ -103,7 +103,7 @@ class Legend:
             self._leaves[_text(meaning["key"]), path] = label
 
     def new_label(self, name: str, kind: str) -> str:
-        """A label that nothing else has; `kind` tells it apart where the name is taken."""
+        """A unique label; `kind` is added if the name is taken."""
         numbered = (f"{name} ({kind} {number})" for number in itertools.count(2))
         choices = map(self._escape, itertools.chain([name, f"{name} ({kind})"], numbered))
         label = next(choice for choice in choices if choice not in self._taken)

@@ -1,4 +1,4 @@
-"""What backends have in common that write a text file for each run, and a line for each record."""
+"""What `csv` and `jsonl` share: a text file for each run, and a line for each record."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LineWriter(abc.ABC):
         except Exception as error:
             self._file.give_up_unless_it_may_pass(error)
             if lost is not None and _files.may_pass(error):
-                error.lost_records = lost  # type: ignore[attr-defined]  # see Logger: what a writer may tell
+                error.lost_records = lost  # type: ignore[attr-defined]
             raise
 
 
@@ -77,7 +77,7 @@ class LineLogger(Logger):
         """A writer that adds to what the file holds."""
 
     def escape(self, text: str) -> str:
-        """What text has to look like."""
+        """Text as it is written."""
         return text
 
     @abc.abstractmethod
@@ -86,7 +86,7 @@ class LineLogger(Logger):
 
     @abc.abstractmethod
     def whole_size(self, file: Path) -> int:
-        """How much of a file there is without half a line at its end."""
+        """The size of a file without half a line at its end."""
 
     def open(self, run: Run) -> LineWriter:
         path = self._path(run.name)
@@ -131,11 +131,11 @@ class LineLogger(Logger):
             return steps_in(self.read(path), legend)
         except OSError:
             raise
-        except Exception as error:  # whatever the parser stumbles over
+        except Exception as error:  # any error of the parser
             raise RunFormatError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
     def _legend(self, path: Path) -> Legend:
-        """That of a run of ours. Without one, only a file without content can be: its writer was killed right away."""
+        """The legend of a run. Only an empty file may lack one: its writer was killed right away."""
         try:
             return Legend.read(legend_file(path), self.escape)
         except FileNotFoundError:

@@ -50,14 +50,14 @@ def steps_in(rows: Iterable[Row], legend: Legend) -> Steps:
     steps: dict[str, dict[str, np.ndarray]] = {}
     for key, labels in legend.keys().items():
         mine = [columns for there, columns in alike.items() if not labels.isdisjoint(there)]
-        # An axis that some of a key's rows lack is not one of its steps.
+        # An axis that some rows of a key lack is not one of its steps.
         common = [label for label in axes if mine and all(label in columns for columns in mine)]
         steps[key] = {axes[label]: _column([step for columns in mine for step in columns[label]]) for label in common}
     return steps
 
 
 def _column(numbers: list[Any]) -> np.ndarray:
-    """Exactly these numbers: a whole number above 2**53 beside a fraction would be rounded in an array of floats."""
+    """Exactly these numbers: an array of floats would round whole numbers above 2**53."""
     if all(type(number) is int for number in numbers):
         return np.asarray(numbers)
     exact = all(type(number) is float or abs(number) <= 2**53 for number in numbers)
@@ -65,7 +65,7 @@ def _column(numbers: list[Any]) -> np.ndarray:
 
 
 def _number(cell: Any) -> int | float:
-    """The number that a cell tells: text in csv, and in JSON where it is not finite."""
+    """The number in a cell. It is text in csv, and in JSON if it is not finite."""
     if not isinstance(cell, str):
         return int(cell) if isinstance(cell, bool) else cell
     if cell in ("True", "False"):

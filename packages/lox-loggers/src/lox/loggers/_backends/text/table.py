@@ -1,4 +1,4 @@
-"""The bytes of a csv file, record by record: a cell may hold lines of its own, and be of any length."""
+"""The bytes of a csv file, record by record. A cell may contain line breaks and have any length."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CELL = re.compile(r'(?:"((?:[^"]|"")*)"|([^,]*))(,|$)')
 
 
 def records(file: Path) -> Iterator[bytes]:
-    """The records of a file, each with the newline at its end; not what a kill left of the last one.
+    """The records of a file, each with its newline, without half a record at the end.
 
-    A newline ends a record unless it is quoted: if the number of quotes before it is odd.
+    A newline ends a record unless it is quoted, that is, unless the number of quotes before it is odd.
     """
     with file.open("rb") as lines:
         yield from _records(lines)
@@ -33,7 +33,7 @@ def cells(record: bytes) -> list[str]:
 
 
 def widened(records: Iterable[bytes], columns: int) -> Iterator[bytes]:
-    """The same records with so many more empty cells at the end of each."""
+    """The same records, each with this many more empty cells at its end."""
     commas = b"," * columns + b"\n"
     return (record[:-1] + commas for record in records)
 
@@ -59,7 +59,7 @@ def _records(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _long_cells(text: str) -> Iterator[str]:
-    """What `csv.reader` gives, without its limit, which all of a process share."""
+    """What `csv.reader` returns, but without its limit on the length of a cell, which is global to the process."""
     place = 0
     while (cell := _CELL.match(text, place)) is not None:
         quoted, bare, end = cell.groups()
