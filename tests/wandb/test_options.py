@@ -26,7 +26,7 @@ from lox.wandb import WandbError, WandbLogger, WandbLoginError, WandbOptionError
         ({"step": 3}, "takes 'step'"),
         ({"id": "x"}, "id='x' cannot be given: lox gives each run an id of its own"),
         ({"resume": "must"}, 'say if_exists="resume"'),
-        ({"reinit": True}, "all runs of a logger live side by side"),
+        ({"reinit": True}, "all runs of a logger are open at the same time"),
         ({"project": "a/b"}, "wandb refuses project='a/b': Invalid project name"),
         ({"project": 3}, "wandb refuses project=3: project: Input should be a valid string"),
         ({"tags": 3}, "wandb refuses tags=3"),

@@ -3,7 +3,7 @@
 from pkgutil import extend_path as _extend_path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-# Sibling distributions (lox-loggers, lox-tensorboard, lox-wandb) put their packages beside this one.
+# Sibling distributions (lox-loggers, lox-tensorboard, lox-wandb) put their packages next to this one.
 __path__ = _extend_path(__path__, __name__)
 
 from lox import _namespace

@@ -1,6 +1,6 @@
 """The error family of lox.
 
-Every error says what is wrong, where (the file:line of the ``lox.log`` calls it is about) and what to do next.
+Every error explains what is wrong, where (the file:line of the ``lox.log`` calls it is about), and what to do next.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def log(
     By itself this does nothing and costs nothing. ``lox.spool`` returns the marked values, ``lox.tap`` streams them.
 
     Args:
-      data: values by key, each a pytree of arrays or numbers. Of a logdict, what ``lox.spool`` has collected, each record
+      data: values by key, each a pytree of arrays or numbers. If it is a logdict that ``lox.spool`` has collected, each record
         is recorded again, with its own steps and those given here.
-      where: a boolean scalar; where it is false there is no record.
+      where: a boolean scalar. If it is false, nothing is recorded.
       tags: labels to select by.
       reduce: what the records of this call fold into when they are spooled, such as ``"mean"`` or ``("min", "max")``.
       prefix: put before every key.

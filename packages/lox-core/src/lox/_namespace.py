@@ -1,9 +1,8 @@
-"""What `import lox` checks, and what a missing piece of the namespace says.
+"""What `import lox` checks, and the errors for packages that are not installed.
 
-One import namespace is spread over four distributions: lox-core ships `lox` itself, each of the others one
-subpackage. Whoever imports a subpackage that is not installed is told what to install, and whoever has a JAX that
-lox does not work with is told which it works with: a bare "No module named" or a failing import of a JAX internal
-would say neither.
+One import namespace is spread over four distributions: lox-core ships `lox` itself, and each of the others one subpackage. If a
+subpackage is not installed, the error has the `pip install` to run. If the JAX version does not work with lox, the error lists
+those that do. Python's own errors would show neither.
 """
 
 import importlib.metadata
@@ -38,10 +37,10 @@ def check_jax_version(version: str | None = None) -> None:
 
 @contextmanager
 def explain_jax_failures(version: str | None = None) -> Iterator[None]:
-    """Inside, an import that fails under a JAX newer than any lox was tested with says so.
+    """Around imports: if one fails under a JAX that is newer than those lox was tested with, the error mentions it.
 
-    Newer versions are not refused outright: most of them work. lox uses a few internals of JAX though, and where
-    one of those has moved, the failure alone would not tell the user that the version is the reason.
+    Newer versions are not refused, because most of them work. But lox uses a few internals of JAX, and if one of them has
+    moved, the failure alone would not show that the version is the reason.
     """
     found = jax.__version__ if version is None else version
     try:
@@ -56,7 +55,7 @@ def explain_jax_failures(version: str | None = None) -> Iterator[None]:
 
 
 class MissingSiblingFinder:
-    """The last finder on `sys.meta_path`: asked for a sibling package, nobody before it had found one."""
+    """The last finder on `sys.meta_path`. It is reached for a sibling package only if no other finder has found it."""
 
     @staticmethod
     def find_spec(
@@ -85,7 +84,7 @@ def own_version() -> str:
 
 
 def missing_attribute(name: str) -> AttributeError:
-    """What `lox.__getattr__` raises. A sibling that nobody has imported yet is the likely mistake."""
+    """The error of `lox.__getattr__`. The likely mistake is a sibling package that was not imported yet."""
     module = f"lox.{name}"
     if module not in SIBLINGS:
         return AttributeError(f"module 'lox' has no attribute {name!r}", name=name)

@@ -28,7 +28,7 @@ _WITH_RULES = frozenset(
 def nolog(
     fun: Callable[P, R], argnames: str | Iterable[str] | None = None, tags: str | Iterable[str] | None = None
 ) -> Callable[P, R]:
-    """Transform ``fun`` into the same function without its marks, for every transformation outside.
+    """Transform ``fun`` into the same function without its marks; transformations outside do not see them.
 
     Args:
       fun: the function, jitted or not.

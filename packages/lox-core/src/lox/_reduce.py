@@ -95,7 +95,7 @@ class _Running:
             return self.pair[0], self.pair[1]
         return lax.real(self.pair), lax.imag(self.pair)
 
-    # In terms of lax: this is traced for every record, and each operator of an array is a jitted function of its own.
+    # This uses lax, because it is traced for every record, and each operator of an array would be a jitted function of its own.
 
     def add(self, value: Array) -> _Running:
         high, low = self.parts()
@@ -106,7 +106,7 @@ class _Running:
         # place.
         step = lax.add(lax.div(lax.sub(lax.sub(value, high), low), number), low)
         new_high = lax.add(high, step)
-        # Where it is no longer finite, the differences would turn inf into nan.
+        # If it is no longer finite, the differences would turn inf into nan.
         finite = _is_finite(new_high)
         # Two large values of different signs: their difference overflows, their mean does not.
         apart = lax.add(high, lax.sub(lax.div(value, number), lax.div(high, number)))
@@ -183,7 +183,7 @@ class _Sum(_Builtin):
     def _dtype(dtype: Any) -> Any:
         if jnp.issubdtype(dtype, jnp.inexact):
             return _float_for(dtype)
-        if dtype.itemsize == 1 and dtype.kind == "V":  # int4 and its like, which jnp does not sum
+        if dtype.itemsize == 1 and dtype.kind == "V":  # int4 and similar types, which jnp does not sum
             return jnp.zeros((), jnp.int32).dtype
         return jnp.sum(jnp.zeros((1,), dtype)).dtype
 

@@ -1,4 +1,4 @@
-"""``lox.spool``: the records come back beside the result."""
+"""``lox.spool``: the records are returned with the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def spool(
     """Transform ``fun`` into a function that returns ``(out, logs)``.
 
     Args:
-      fun: the function whose ``lox.log`` calls are to be collected, jitted or not.
+      fun: the function whose ``lox.log`` calls are collected, jitted or not.
       argnames: only these keys; patterns such as ``"train/*"`` work.
       tags: only records that have at least one of these tags.
       keep_logs: leave the marks in the program as well, for a transformation outside.
@@ -180,7 +180,7 @@ def assemble(plan: Plan, frame: Frame) -> logdict:
     reduced = logdict._of_disjoint([part for group, part in stored if group.reduces])
     kept = logdict._of_disjoint([part for group, part in stored if not group.reduces] + rows)
     for key in reduced.keys() & kept.keys():
-        # Both were asked for, ("append", "mean"): the rows stand beside the rest.
+        # With ("append", "mean"), the rows are one of the results.
         usage = plan.keys[key].usage
         single = not (usage.looped_or_repeated or usage.masked)
         appended = jax.tree.map(lambda leaf: leaf[0], kept[key]) if single else kept[key]

@@ -56,7 +56,7 @@ def tap(
     """Transform ``fun`` into a function that also calls ``callback(logs)`` for its records, while it runs.
 
     Args:
-      fun: the function whose ``lox.log`` calls are to be streamed, jitted or not.
+      fun: the function whose ``lox.log`` calls are streamed, jitted or not.
       callback: gets a logdict of numpy values; by default it is printed. It must not call JAX: that can deadlock.
       argnames: only these keys; patterns such as ``"train/*"`` work.
       tags: only records that have at least one of these tags.
@@ -253,13 +253,13 @@ def _place(mesh: tuple[tuple[str, int], ...]) -> Array:
 
 
 def _label(mark: Mark, leaves: Iterable[Any]) -> tuple[Mark, Any]:
-    """What tells buffers apart: a call of ``lox.log``, with some of its keys, and the types that it was traced with."""
+    """Identifies a buffer: a call of ``lox.log``, with some of its keys, and the types that it was traced with."""
     return mark, tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
 
 
 def _same_marks(usages: Usages) -> dict[str, Any]:
-    """Keys of exactly the same marks are always recorded together. A counter goes on at each mark, so that two marks
-    side by side must not share one."""
+    """Keys of exactly the same marks are always recorded together, so they can share a counter. Keys of different marks cannot:
+    each mark advances its counter."""
     return {key: frozenset(use.mark for use in usage.uses) for key, usage in usages.items()}
 
 

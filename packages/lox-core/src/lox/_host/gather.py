@@ -47,7 +47,7 @@ class DeviceGather:
 
 
 def _shape_of(places: list[int], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the part of a mesh that these places are; one axis where they are no block of it."""
+    """The shape of the part of a mesh that these places form; one axis if they are not a block."""
     if len(places) == math.prod(sizes):
         return sizes
     shape = tuple(len(set(along.tolist())) for along in np.unravel_index(places, sizes))

@@ -1,11 +1,11 @@
-"""What a lane of a ``vmap`` would answer by itself, where a program asks all lanes at once.
+"""The condition of a single lane, in loops whose condition looks at all lanes at once.
 
-A loop can be written so that it goes on, in every lane, as long as *any* lane wants to: the loops of equinox do, and
-libraries that solve with them. Their predicate has no lanes, so the loop stays a loop under ``vmap``, and the body selects
-what to keep. Such a predicate comes out of a primitive that ignores the batch. What went in is the lane's own answer.
+The loops of equinox, and of libraries that use them, run in every lane as long as *any* lane wants to continue. Their
+predicate has no lanes, so the loop stays a loop under ``vmap``, and the body selects what to keep. Such a predicate comes out
+of a primitive that ignores the batch. Its operand is the lane's own answer.
 
-While a body is evaluated, ``Frame.own`` holds that answer for the predicate and for what is computed from it. Conditionals
-and loops look there to tell which lanes would be here by themselves.
+While a body is evaluated, ``Frame.own`` holds that answer for the predicate and for values computed from it. Conditionals and
+loops use it to find the lanes that would be here on their own.
 """
 
 from __future__ import annotations

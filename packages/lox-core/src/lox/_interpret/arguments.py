@@ -25,7 +25,7 @@ Array = Any
 
 def is_array(leaf: Any) -> bool:
     if isinstance(leaf, (np.ndarray, np.generic)):
-        # bfloat16 and its like are of kind "V" for numpy, as records are.
+        # For numpy, bfloat16 and similar types have the kind "V", like records.
         return leaf.dtype.kind in "biufc" or jnp.issubdtype(leaf.dtype, np.number)
     return isinstance(leaf, jax.Array)
 
@@ -237,7 +237,7 @@ class Watch:
             raise self._error(self._other_structure(tree, tree_after), "has another structure")
 
     def _other_structure(self, before: Any, after: Any) -> Any:
-        """The path of the first argument that differs in what is no leaf: a None more, or a static field."""
+        """The path of the first argument that differs in something other than a leaf: another None, or a static field."""
         (args, kwargs), (args_after, kwargs_after) = before.children(), after.children()
         keys = [jax.tree_util.DictKey(name) for name in sorted(self._copies.kwargs)]
         positions = [jax.tree_util.SequenceKey(i) for i in range(len(self._copies.args))]

@@ -40,7 +40,7 @@ class Context:
       state: bounded stores by number, carried through loops and branches.
       alive: whether the program really is here: under ``vmap``, whether the lane took the branches and is in the loops.
       lanes: which lanes of the vmaps inside the transformation are still in the loops around; None: all.
-      env: arrays that must be at hand wherever a mark is (the operands of a receiver).
+      env: arrays that must be available wherever a mark is (the operands of a receiver).
       mesh: names and sizes of the mesh axes of the shard_maps around.
       devices: their mesh, where its devices are known while tracing.
       certain: the keys that every device records equally often in these shard_maps; None outside.

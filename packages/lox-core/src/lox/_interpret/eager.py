@@ -51,7 +51,7 @@ def dispatcher(
 
 
 def _dispatcher_to(dispatched: Callable[..., Any], places: Any, options: dict[str, Any]) -> Callable[..., Any]:
-    """A jitted function whose arguments, but for the operands, go to these places."""
+    """A jitted function whose arguments, except the operands, go to these places."""
 
     @functools.cache
     def jitted(number: int) -> Callable[..., Any]:

@@ -1,10 +1,10 @@
 """Host calls in branches and loops, under ``vmap``.
 
-Where a condition differs between the lanes of a ``vmap``, JAX runs both branches for all lanes, and goes on with a loop
-until the last lane is done. Inside a tap, marks know of the conditions around them (``Frame.alive``). But a whole tap, or
-``logger.log``, can itself stand in a branch: its host calls know nothing of that. So when JAX batches a conditional or a
-loop that holds host calls, it is given one whose host calls also ask the condition. A scan has none, but what is in it can
-ask all lanes at once (``answers``).
+If a condition differs between the lanes of a ``vmap``, JAX runs both branches for all lanes, and runs a loop until the last
+lane is done. Inside a tap, marks know the conditions around them (``Frame.alive``). But a whole tap, or ``logger.log``, can
+itself be in a branch, and its host calls do not know the condition. So when JAX batches a conditional or a loop with host
+calls, lox replaces it by one whose host calls also check the condition. A scan has no condition, but a condition in it can
+look at all lanes at once (``answers``).
 """
 
 from __future__ import annotations

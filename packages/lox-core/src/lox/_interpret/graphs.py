@@ -5,7 +5,7 @@ works on a copy. So the copy is taken apart again when the function has returned
 as further outputs, which are written into the caller's objects. That is how ``nnx.jit`` does it, and it is done with the
 functions that nnx has for such transformations.
 
-lox does not depend on flax. Whoever passes an object of flax has imported it.
+lox does not depend on flax. A caller that passes an object of flax has imported it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _nnx() -> Any:
 
 
 def recogniser() -> Callable[[Any], bool] | None:
-    """A function that tells such objects from everything else; None where there cannot be any."""
+    """A function that recognises such objects; None if there cannot be any."""
     nnx = _nnx()
     return None if nnx is None else nnx.graph.is_graph_node
 

@@ -1,8 +1,8 @@
 """Lanes of a ``vmap`` that is inside the transformation.
 
-Under ``vmap``, a ``while_loop`` goes on until its last lane is done. Its predicate stays in the program, with one entry for
-each lane, and every value in the loop leads with the same axes. So a record in such a loop has a condition of the shape
-of the lanes: which of them are still in the loop.
+Under ``vmap``, a ``while_loop`` runs until its last lane is done. Its predicate stays in the program, with one entry for each
+lane, and every value in the loop has the same leading axes. So a record in such a loop has a condition of the shape of the
+lanes: which of them are still in the loop.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def spread(array: Array, shape: tuple[int, ...]) -> Array:
 
 
 def choose(going: Array, new: list[Array], old: list[Array]) -> list[Array]:
-    """The new values in the lanes that are going on, the old ones in the others."""
+    """The new values in lanes that are still in the loop, the old ones in the others."""
 
     def one(a: Array, b: Array) -> Array:
         here = spread(going, np.shape(a))

@@ -70,7 +70,7 @@ class Type(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: Any
-    sharding: Any = None  # how it is split between devices, if its type says so
+    sharding: Any = None  # how it is split between devices, if that is part of its type
 
 
 class KeyPlan(NamedTuple):

@@ -52,7 +52,7 @@ def with_marks() -> AbstractContextManager[Any]:
 def trace(
     fun: Callable[..., Any], signature: Signature, context: Callable[[], AbstractContextManager[Any]] = with_marks
 ) -> Traced:
-    """Trace ``fun`` to a jaxpr, in a context that says which marks it gets."""
+    """Trace ``fun`` to a jaxpr, in a context that decides which marks it gets."""
     results: list[Result] = []
 
     def flat(*arrays: Array) -> list[Array]:
@@ -151,9 +151,9 @@ def _as_arrays(leaves: list[Any], jaxpr: Any) -> list[Array]:
 class Cache:
     """Programs by function, options and signature.
 
-    Plain functions and jitted ones are remembered globally, as long as they live: ``lox.spool(f)(x)`` in a loop makes
-    a new wrapper each time. Bound methods and other callables may hold state that changes: they are remembered by
-    their wrapper alone. Nothing that is remembered may hold the function itself, or it would live for ever.
+    Plain and jitted functions are remembered globally while they live, because ``lox.spool(f)(x)`` in a loop makes a new
+    wrapper each time. Bound methods and other callables may hold state that changes, so only their wrapper remembers them. No
+    entry may hold the function itself, or it would live forever.
     """
 
     def __init__(self) -> None:
@@ -205,7 +205,7 @@ def transform(
       interpreter: makes the interpretation of a traced function.
       finish: ``finish(result, extra)`` is what the transformed function returns.
       operands: arrays that the interpretation needs besides the arguments.
-      context: ``fun`` is traced in it; it says which marks there are.
+      context: ``fun`` is traced in it; it decides which marks there are.
       compiled: whether a call outside any trace is compiled as a whole, also where ``fun`` is not jitted.
       results: where the result of ``fun`` is in what the transformed function returns, with None for everything else.
     """

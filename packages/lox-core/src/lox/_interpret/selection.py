@@ -24,7 +24,7 @@ class Selection:
         return cls(check_names(argnames, "argnames"), check_names(tags, "tags"))
 
     def warn_of_unknown_names(self, selected: Iterable[str], jaxpr: Any) -> None:
-        """A name that no key has is more often misspelled than meant; a pattern may well match nothing."""
+        """Warns about names that no key has, which are probably misspelled. A pattern may match nothing."""
         names = [name for name in self.argnames or () if not set(name) & set("*?[")]
         unknown = sorted(set(names) - set(selected))
         if unknown and self.tags is None:

@@ -25,7 +25,7 @@ def without_marks(jaxpr: Any) -> Any:
 
 
 class _Silencer(Collector):
-    """Drops every mark, and every host call that nobody waits for."""
+    """Drops every mark, and every host call whose result is not used."""
 
     def __init__(self) -> None:
         super().__init__(Survey(lambda mark, key: False, also=frozenset([deliver_p.name])), keep=False)

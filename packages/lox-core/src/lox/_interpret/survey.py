@@ -100,11 +100,11 @@ class Summary:
 
 
 class Survey:
-    """Reads jaxprs. ``selects(mark, key)`` says what counts."""
+    """Reads jaxprs. Only the keys for which ``selects(mark, key)`` is true count."""
 
     def __init__(self, selects: Callable[[Mark, str], bool], also: frozenset[str] = frozenset()) -> None:
         self._selects = selects
-        self._also = also  # names of primitives that are to be rebuilt even without marks
+        self._also = also  # names of primitives to rebuild even without marks
         self._read: dict[int, tuple[Any, Summary]] = {}
         self._marked: dict[int, tuple[Any, bool]] = {}
         self._holding: dict[int, tuple[Any, bool]] = {}
@@ -114,7 +114,7 @@ class Survey:
     def __call__(self, jaxpr: Any) -> Summary:
         body, _ = compat.open_jaxpr(jaxpr)
         if id(body) not in self._read:
-            # The jaxpr is kept beside its summary: an id must not be used again meanwhile.
+            # The jaxpr is kept alive with its summary, so its id is not reused meanwhile.
             self._read[id(body)] = (body, self._summarise(body))
         return self._read[id(body)][1]
 
@@ -181,7 +181,7 @@ class Survey:
         found = self._holding.get(id(eqn))
         if found is None:
             inside = any(map(self.is_marked, compat.all_jaxprs_in_params(eqn.params)))
-            # A mark that is not found where lox looks for jaxprs: there is no rule for that, which is an error.
+            # lox did not find this mark in the places where it looks for jaxprs. There is no rule for that: an error.
             inside = inside or any(isinstance(effect, LogEffect) for effect in eqn.effects)
             found = self._holding[id(eqn)] = (eqn, inside)
         return found[1]

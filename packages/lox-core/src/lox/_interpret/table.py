@@ -41,7 +41,7 @@ class Rule(Protocol):
 
 
 class Transparent:
-    """Runs one jaxpr once; ``find(eqn)`` says which."""
+    """Runs one jaxpr once; ``find(eqn)`` returns it."""
 
     folds = False
 

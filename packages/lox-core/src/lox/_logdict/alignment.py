@@ -1,8 +1,8 @@
-"""Which records share a row: those of equal steps along all axes, whichever key they were logged under.
+"""Which records share a row: those of equal steps along all axes, under any key.
 
-A step may come again: the n-th record of a step meets the n-th record of that step under the other keys. So a row is told by
-its steps (its *label*) and a number. Rows come in the order of their labels, or, where those of some key do not rise, in the
-order in which they first appear.
+A step may occur more than once: the n-th record of a step shares a row with the n-th record of that step under the other
+keys. So a row is identified by its steps (its *label*) and a number. Rows are in the order of their labels. If the labels of
+some key do not rise, rows are in the order in which they first appear.
 
 The rule is here twice, for labels of any kind (`number_labels`, `in_order`) and for arrays (`merge_labels`, `merge_steps`). Both
 give the same rows.
@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def number_labels(labels: Sequence[L]) -> list[tuple[L, int]]:
-    """Each label with how many equal ones come before it."""
+    """Each label with the number of equal ones before it: the rows of records that come one after the other."""
     if len(set(labels)) == len(labels):
         return [(label, 0) for label in labels]
     seen: Counter[L] = Counter()
@@ -35,13 +35,16 @@ def number_labels(labels: Sequence[L]) -> list[tuple[L, int]]:
 
 
 def in_order(rows: Iterable[tuple[Any, int]], labels: Iterable[Sequence[Any]]) -> list[tuple[Any, int]]:
-    """The rows that keys with these labels have, given as they first appear, in the order in which they come."""
+    """Sorts rows, given as they first appear, into their order. labels: those of each key."""
     rise = all(a <= b for mine in labels for a, b in itertools.pairwise(mine))
     return sorted(rows) if rise else list(rows)
 
 
 def merge_labels(labels: Sequence[Ints]) -> tuple[Ints, list[npt.NDArray[np.intp]]]:
-    """The labels of all rows, and in which row each record of each key is. A label is a line of integers."""
+    """Returns the labels of all rows, and for each key the row of each record.
+
+    labels: for each key an array with a line of integers, the label, for each record.
+    """
     numbered = np.concatenate([np.column_stack([mine, _number_lines(mine)]) for mine in labels])
     merged, first, place = np.unique(numbered, axis=0, return_index=True, return_inverse=True)
     place = place.reshape(-1)
@@ -53,16 +56,16 @@ def merge_labels(labels: Sequence[Ints]) -> tuple[Ints, list[npt.NDArray[np.intp
 
 
 def merge_steps(steps: Sequence[Sequence[npt.NDArray[Any]]], records: Sequence[int]) -> list[npt.NDArray[np.intp]]:
-    """In which row each record of each key is. steps: for each key its steps along the same axes, of any dtype; records: for each
-    key their number."""
+    """Returns for each key the row of each record. steps: for each key its steps along the same axes, of any dtype. records:
+    for each key the number of its records."""
     codes = [_codes(along_axis) for along_axis in zip(*steps, strict=True)]
-    if not codes:  # no steps: records are told apart by their number alone
+    if not codes:  # no steps: the rows are numbered
         codes = [[np.zeros(number, np.int64) for number in records]]
     return merge_labels([np.column_stack(of_key) for of_key in zip(*codes, strict=True)])[1]
 
 
 def _codes(columns: Sequence[npt.NDArray[Any]]) -> list[Ints]:
-    """Integers in the place of numbers, equal and in the same order where the numbers are. A nan is equal to itself."""
+    """The numbers as integers of the same order: equal for equal numbers. A nan equals itself."""
     codes = np.unique(np.concatenate(columns), return_inverse=True)[1].reshape(-1)
     return np.split(codes.astype(np.int64), np.cumsum([len(column) for column in columns])[:-1])
 

@@ -83,7 +83,7 @@ def _leaves(key: str, value: Any) -> list[tuple[str, Any]]:
 def _column(rows: np.ndarray) -> Any:
     if rows.ndim > 1:
         return labels_of(rows)
-    return rows.astype(np.float64) if rows.dtype.kind == "V" else rows  # bfloat16 and its like are objects to pandas
+    return rows.astype(np.float64) if rows.dtype.kind == "V" else rows  # pandas would treat bfloat16 as objects
 
 
 def _step_column(steps: np.ndarray) -> np.ndarray:

@@ -39,7 +39,7 @@ class logdict(dict[str, Any]):
     Args:
       data: the values, each a pytree of arrays.
       steps: ``{axis: {key: array}}``, laid out as the values are.
-      counts: how many records each key has; where it is left out, the values tell.
+      counts: how many records each key has; by default, the length of its values.
       stacked: the keys whose values have a record axis.
 
     >>> logs = logdict({"loss": np.array([3.0, 2.0])}, steps={"step": {"loss": np.array([0, 10])}}, stacked=["loss"])
@@ -415,7 +415,7 @@ class _Memo:
     def __call__(self, label: Any, array: Any, compute: Callable[[], Any]) -> Any:
         found = self._seen.get((label, id(array)))
         if found is None:
-            # The array is kept alive beside its image: an id must not be used again meanwhile.
+            # The array is kept alive with its image, so its id is not reused meanwhile.
             found = self._seen[label, id(array)] = (array, compute())
         return found[1]
 

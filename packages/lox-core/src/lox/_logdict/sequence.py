@@ -109,8 +109,8 @@ def _joint_capacity(key: str, first: logdict, second: logdict) -> int | None:
 
 
 def _is_at_hand(array: Any) -> bool:
-    """Whether numpy can read an array of JAX where it is, which nobody has chosen. For each new length, XLA would compile
-    anew."""
+    """Whether an array can be handled by numpy: it is uncommitted and on the default device, a CPU. XLA would compile again
+    for each new length."""
     if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array) or is_key(array.dtype):
         return False
     return not array.committed and {device.platform for device in array.devices()} == {"cpu"}

@@ -1,7 +1,7 @@
 """Logs of one lane as a table: numpy columns, one row for each record.
 
-This is the form in which records reach a writer. Here the axes that a ``shard_map`` gives to values, steps and counts (one for
-each axis of its mesh) are settled, so nobody who reads a table has to know of them.
+Writers get records in this form. A ``shard_map`` gives values, steps and counts one axis for each axis of its mesh. These
+axes are resolved here, so code that reads a table need not know about them.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 def as_table(logs: logdict) -> logdict:
-    """`logs.table()` for logs that are numpy already, with less to do where there is less to do, with one number a
-    record for each step axis, and with the number of rows as the count of each key: that of the records behind a
-    reduction, or before a bound, is not what a writer is given."""
+    """`logs.table()` for logs that are already numpy, as a writer gets them: each record has one number for each step axis,
+    and the count of a key is its number of rows, not the number of records before a reduction or a bound."""
     return _with_own_counts(_with_scalar_steps(_as_columns(_with_one_count(logs))))
 
 
 def _with_one_count(logs: logdict) -> logdict:
-    """From a shard_map, a key whose number of records is not fixed comes with a count for each device. Where these are
-    the same, and so are the steps, a record has the values of all devices. Elsewhere those of each device are records
-    of their own, in the order in which the devices made them."""
+    """From a shard_map, a key without a fixed number of records has a count for each device. If all counts and all steps are
+    the same, a record has the values of all devices. Otherwise each device has its own records, in the order in which they
+    were made."""
     by_device = [key for key in logs if type(logs.counts[key]) is not int and np.ndim(logs.counts[key])]
     if not by_device:
         return logs
@@ -58,7 +57,7 @@ def _with_one_count(logs: logdict) -> logdict:
 
 def _as_columns(logs: logdict) -> logdict:
     single = logs.keys() - logs.stacked
-    # A reduction of no records at all (of a branch that was not taken) is a number, but nothing that happened.
+    # A reduction of no records (of a branch that was not taken) is a number, but not a record.
     if any(logs.counts[key] == 0 for key in single):
         logs = logs.filter(lambda key: key in logs.stacked or logs.counts[key] != 0)
         single &= logs.keys()
@@ -80,8 +79,8 @@ def _with_own_counts(table: logdict) -> logdict:
 
 
 def _with_scalar_steps(table: logdict) -> logdict:
-    """From a shard_map, steps come with an entry for each device. Usually all are the same number; where they are not,
-    each device's part of a record becomes a record of its own."""
+    """From a shard_map, steps have an entry for each device. Usually these are equal. If not, each device's part of a record
+    becomes a record of its own."""
     if all(step.ndim <= 1 for by_key in table.steps.values() for step in by_key.values()):
         return table
     data, steps, counts = dict(table), {axis: dict(by_key) for axis, by_key in table.steps.items()}, dict(table.counts)
@@ -104,7 +103,7 @@ def _with_scalar_steps(table: logdict) -> logdict:
 
 
 def map_steps(logs: logdict, change: Callable[[str, Any], np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
-    """Changes each array of steps once, so that keys of one record go on sharing theirs."""
+    """Changes each array of steps once, so keys of one record still share theirs."""
     changed: dict[tuple[int, bool], np.ndarray] = {}
     steps: dict[str, dict[str, np.ndarray]] = {}
     for axis, by_key in logs.steps.items():

@@ -1,9 +1,9 @@
 """The marks that ``lox.log`` and ``lox.log_grad`` leave in a traced program.
 
 A mark is bound only while a lox transformation traces (``marking``): any effect in a jaxpr turns off jit's fast
-dispatch path, so a program that nobody looks at must not have one. ``marking`` is a JAX user context, part of the keys
-of JAX's trace caches: a function that was jitted before is traced anew under a transformation, and its plain entry
-stays as it was.
+dispatch path, so a program without a transformation must not have one. ``marking`` is a JAX user context, which is part of
+the keys of JAX's trace caches. So a function that was jitted before is traced again under a transformation, and its plain
+cache entry does not change.
 """
 
 from __future__ import annotations

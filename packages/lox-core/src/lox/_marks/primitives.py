@@ -62,7 +62,7 @@ def _check_where_unbatched(mark: Mark, where: Any, dim: int | None) -> None:
 
 
 def _log_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> Any:
-    if not marks_are_wanted():  # in a backward pass, say, that runs outside the transformation: nobody collects it
+    if not marks_are_wanted():  # for example in a backward pass that runs outside the transformation
         return [], []
     moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
     if mark.masked:
@@ -76,14 +76,14 @@ def _log_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> An
 compat.define_staging(log_p, frozenset([log_effect]))
 compat.define_batching(log_p, _log_batching)
 compat.define_jvp_binding_primals(log_p)
-# A mark of a tangent: in reverse mode that is never computed, so there is no record.
+# A mark of a tangent. Reverse mode never computes it, so nothing is recorded.
 compat.define_transpose(log_p, lambda cotangents, *operands, mark: [None] * len(operands))
 lowering.define_lowering(log_p, lambda ctx, *operands, mark: [])
 
 # --- watch_p: the identity whose transpose is a mark -----------------------------------------------------------------
 # operands: the leaves of one value (linear), then `where` if masked, and the steps.
-# spread: under vmap each lane has a cotangent of its own, also where the value is the same in all. Not so for the primal
-# results of a jvp: whoever differentiates forward in lanes (jacfwd, hessian) counts on those being the same in all.
+# spread: under vmap each lane has its own cotangent, even if the value is the same in all lanes. This does not hold for the
+# primal results of a jvp: forward differentiation in lanes (jacfwd, hessian) needs them to be the same in all.
 
 watch_p = compat.Primitive("lox_log_grad")
 watch_p.multiple_results = True

@@ -1,8 +1,7 @@
 """How much travels packed as words, on which platform, and why.
 
-A program is traced before it is known for certain where it will run. What tells is, in this order: the mesh that the
-arguments lie on, the mesh that is set (``jax.set_mesh``), and the default device. Where it is guessed wrong, results are
-the same and only cost differs.
+A program is traced before it is certain where it will run. lox looks, in this order, at the mesh of the arguments, the mesh that
+is set (``jax.set_mesh``), and the default device. If the guess is wrong, results are the same and only the cost differs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Packing:
       rows: in what a loop returns for each iteration, and in the rings that it carries.
       folds: in what reducers fold: leaves of one dtype become one vector.
       host: in an operand of a host call.
-      fused: a loop body of scalar code returns up to so many leaves unpacked.
+      fused: a loop body of scalar code returns up to this many leaves unpacked.
       turned: whether rows are turned into columns as a whole before they are taken apart. That is a copy of all of them.
     """
 

@@ -47,7 +47,7 @@ class Store(Protocol):
 
 
 def _in_their_mode(method: F) -> F:
-    """A method of a store, in a mode in which values of its types can be made: whoever logs may be in x64 mode alone."""
+    """A method of a store, run in x64 mode if its types need it: only the code that logs may be in that mode."""
 
     @functools.wraps(method)
     def run(self: Any, *args: Any) -> Any:

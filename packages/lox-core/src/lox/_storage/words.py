@@ -22,7 +22,7 @@ from jax import lax
 
 from lox._jax import compat, sharding
 
-# The entry in the metadata of a numpy dtype that says which kind of PRNG keys the words are.
+# The entry in the metadata of a numpy dtype that names the generator of the PRNG keys in these words.
 KEY_IMPL = "lox_prng_key"
 
 
@@ -56,7 +56,7 @@ _WORDS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How leaves of given shapes and dtypes lie in the word vector and beside it."""
+    """Which leaves of given shapes and dtypes are packed into the word vector, and which stay outside it."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[Any, ...]
@@ -103,7 +103,7 @@ class Layout:
         return dict(zip(small, itertools.pairwise(itertools.accumulate(sizes, initial=0)), strict=True))
 
     def pack(self, leaves: Sequence[Any]) -> list[Any]:
-        """``[words, *leaves beside it]``, or the leaves alone where nothing is packed."""
+        """``[words, *unpacked leaves]``, or just the leaves if nothing is packed."""
         small = [_to_words(leaf, self._word) for leaf, packed in zip(leaves, self.packed, strict=True) if packed]
         large = [leaf for leaf, packed in zip(leaves, self.packed, strict=True) if not packed]
         return [_join_words(small), *large] if small else large
@@ -164,7 +164,7 @@ class Layout:
         return _from_words_numpy(words[..., start:end], self.shapes[i], self.dtypes[i])
 
     def _beside(self, arrays: Sequence[Any], unpack_words: Callable[[Any], dict[int, Any]]) -> list[Any]:
-        """All leaves: the packed ones, and those beside them."""
+        """All leaves, packed and unpacked."""
         if not self._places:
             return list(arrays)
         small, large = unpack_words(arrays[0]), iter(arrays[1:])
@@ -181,7 +181,7 @@ class PackedLeaf:
 
 
 # --- device ----------------------------------------------------------------------------------------------------------
-# In terms of lax: this is traced for every scan, and a jnp function is a jitted function of its own.
+# This uses lax, because it is traced for every scan, and each jnp function would be a jitted function of its own.
 
 
 def _to_words(leaf: Any, word: np.dtype[Any]) -> Any:

@@ -25,7 +25,7 @@ _LENGTH = struct.Struct("<Q")
 _HEADER_SIZE, _FOOTER_SIZE = 12, 4
 _FRAME_SIZE = _HEADER_SIZE + _FOOTER_SIZE
 _PREFIX = "events.out.tfevents."
-_OURS = ".lox."  # where others add a number of their own to the name, a letter comes after it
+_OURS = ".lox."  # other programs may append a number to the name, so a letter follows it
 _ASIDE = "lox_aside"
 
 
@@ -69,7 +69,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def event_files(folder: Path) -> list[Path]:
-    """The event files of a run, in the order in which TensorBoard reads them. Links are nobody's events."""
+    """The event files of a run, in the order in which TensorBoard reads them. Links are ignored."""
     return sorted(path for path in folder.glob("*tfevents*") if path.is_file() and not path.is_symlink())
 
 
@@ -135,8 +135,7 @@ class Shown(Generic[T]):
 
 
 def aside(tags: Collection[str], wall_time: float) -> Event:
-    """An event that TensorBoard does not look at. It tells whoever resumes the run that the steps of these tags are not those
-    of the run."""
+    """An event that TensorBoard ignores. For a resumed run, it marks tags whose steps are not those of the run."""
     message = json.dumps({_ASIDE: sorted(tags)})
     return Event(wall_time=wall_time, log_message=LogMessage(level=LogMessage.INFO, message=message))
 

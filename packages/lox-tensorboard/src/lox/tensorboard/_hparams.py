@@ -31,7 +31,7 @@ class HParams:
         return [] if self._waiting else self._write()
 
     def add(self, columns: list[Column]) -> list[Summary]:
-        """Takes what was logged; gives what is to be written."""
+        """Takes what was logged, and returns the summaries to write."""
         logged = {column.name: _constant(column) for column in columns if len(column.values)}
         for name, value in logged.items():
             self._check(name, value)
@@ -101,7 +101,7 @@ def _flat(prefix: str, hparams: Mapping[str, Any]) -> Iterator[tuple[str, Number
 
 def _number(value: np.ndarray) -> Number:
     if value.dtype.kind == "f" and value.dtype.itemsize < 8:
-        return float(str(value[()]))  # a rate of 0.1 is to be found under 0.1, not 0.10000000149011612
+        return float(str(value[()]))  # so a rate of 0.1 is stored as 0.1, not as 0.10000000149011612
     number: Number = value.item()
     return number
 

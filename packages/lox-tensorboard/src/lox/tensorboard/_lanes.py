@@ -34,8 +34,8 @@ class LaneEncoder:
         self._block: LaneBlock | None = None
 
     def encode(self, logs: lox.logdict, lanes: int) -> LaneBlock | None:
-        """Logs with so many axes of lanes in front. None unless they are numbers that share the one step they have,
-        which is what most programs log."""
+        """The bytes of logs with this many lane axes in front. None unless they are numbers that share one step axis, as in most
+        programs."""
         if logs is not self._logs:
             self._logs, self._block = logs, self._encode(logs, lanes)
         return self._block
@@ -75,7 +75,7 @@ class LaneEncoder:
         return shared if shared.dtype.kind == "i" else None
 
     def _names(self, logs: lox.logdict, columns: list[npt.NDArray[np.generic]]) -> list[str] | None:
-        """The tags, if all columns are to be scalars."""
+        """The tags, if all columns are shown as scalars."""
         if any(column.dtype.kind not in "biuf" for column in columns):
             return None
         found = self._kinds.columns(dict(zip(logs, columns, strict=True)))

@@ -28,15 +28,15 @@ class TensorBoardLogger(Logger):
     nested values as `key/leaf`.
 
     Args:
-      path: the folder that `tensorboard --logdir` is given. TensorBoard's name for it, `logdir`, works too.
-      kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
-        scalar, histogram, image, text, audio, hparams, and skip, which leaves a value out.
-      step_axis: the step axis that is TensorBoard's step; of several, each key uses the first that it has. A key with
-        just one other axis uses that. Other axes become scalars of their own. A key without any steps counts its records.
-      hparams: hyperparameters of all runs, for the HPARAMS tab. Those of single runs are given to `init`, or logged,
-        with the kind hparams.
-      sample_rate: of values of the kind audio, in frames per second.
-      options: those of every logger: `if_exists`, `on_error`, `processes`, `queue_size`.
+      path: the folder that `tensorboard --logdir` is given. TensorBoard's name for it, `logdir`, works too. kinds: shows
+      values as something else, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text, audio,
+        hparams, and skip, which leaves a value out.
+      step_axis: the step axis that is TensorBoard's step. If you give several, each key uses the first that it has. A key
+      with just
+        one other axis uses that. Other axes become scalars. A key without steps counts its records.
+      hparams: hyperparameters of all runs, for the HPARAMS tab. Pass those of single runs to `init`, or log them with the
+      kind hparams. sample_rate: of values of the kind audio, in frames per second. options: the options of every logger:
+      `if_exists`, `on_error`, `processes`, `queue_size`.
 
     >>> from lox.tensorboard import TensorBoardLogger
     >>> with TensorBoardLogger("runs") as logger:
@@ -70,7 +70,7 @@ class TensorBoardLogger(Logger):
         folder = self.path / run.name
         refuse_links(self.path, folder)
         try:
-            # Whoever makes the folder owns the name: another process may open a run of the same key right now.
+            # The process that makes the folder owns the name: another may open a run of the same key right now.
             folder.mkdir(parents=True, exist_ok=run.resume or self.if_exists == "replace")
         except FileExistsError as error:
             raise RunExistsError(
@@ -97,7 +97,7 @@ class TensorBoardLogger(Logger):
         return RunLock(self.path, name)
 
     def remove(self, name: str) -> None:
-        """Deletes the event files and the config that lox wrote, and nothing else that may lie in the run's folder."""
+        """Deletes the event files and the config that lox wrote, and nothing else in the run's folder."""
         refuse_links(self.path, self.path / name)
         for path in filter(is_ours, event_files(self.path / name)):
             path.unlink()
@@ -119,8 +119,8 @@ def _check_path(path: str | os.PathLike[str] | None, logdir: str | os.PathLike[s
         )
     folder = Path(where).expanduser().absolute()  # also after a change of folder
     try:
-        # The folder is made with the first run. Permissions do not tell whether that will work (read-only disks,
-        # root); a file does.
+        # The folder is made with the first run. Permissions do not show whether that will work (read-only disks, root), so try a
+        # file.
         with tempfile.TemporaryFile(dir=next(above for above in (folder, *folder.parents) if above.exists())):
             pass
     except OSError as error:

@@ -27,7 +27,7 @@ from lox.tensorboard._files import Shown, is_ours
 
 _LENGTH = struct.Struct("<Q")
 _HEADER, _FOOTER = 12, 4
-_LONG = 4096  # records of so many bytes are checked one by one
+_LONG = 4096  # records of at least this many bytes are checked one by one
 _BLOCK = 1 << 20  # bytes that are checked at once
 _HPARAMS = "_hparams_/"
 
@@ -64,7 +64,9 @@ def read_run(run: StoredRun) -> Recording:
 
     def take(event: Event, value: Summary.Value) -> Taken:
         if value.HasField("metadata") and value.metadata.plugin_data.plugin_name:
-            plugins[value.tag] = value.metadata.plugin_data.plugin_name  # TensorFlow says it with the first value only
+            plugins[value.tag] = (
+                value.metadata.plugin_data.plugin_name
+            )  # TensorFlow writes it with the first value only
         if plugins.get(value.tag) == "hparams" or value.tag.startswith(_HPARAMS):
             config.update(_hparams(value))
             return Taken(event.wall_time, None, "hparams")
@@ -223,7 +225,7 @@ def _check(path: Path, data: bytes, frames: Sequence[tuple[int, int]]) -> None:
     for start, length in frames:
         by_length.setdefault(length, []).append(start)
     for length, starts in by_length.items():
-        if length < 4:  # too short to tell anything
+        if length < 4:  # too short to hold anything
             continue
         rows = max(1, _BLOCK // length)
         for first in range(0, len(starts), rows):

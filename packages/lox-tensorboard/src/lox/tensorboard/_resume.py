@@ -40,7 +40,7 @@ class Past:
         return max((int(self._steps[tag].max()) + 1 for tag in tags if len(self._steps.get(tag, ()))), default=0)
 
     def continue_with(self, batch: list[EventRows], wall_time: float) -> tuple[list[Event], list[EventRows]]:
-        """What has to be written before these rows, and those of them that are not there already."""
+        """The events to write before these rows, and the rows that are not there yet."""
         events: list[Event] = []
         aside = {tag for rows in batch if not rows.main for tag in rows.tags()}
         if self._resumed_at is not None and (returned := aside - self._aside):
@@ -67,7 +67,7 @@ class Past:
         return [*purge(start, wall_time), *_values_from(start, self._aside, event_files(self._folder))]
 
     def _unwritten(self, rows: EventRows) -> EventRows:
-        """Without the values that are there already: all of the earlier ones, or those before the purge."""
+        """The rows without the values that are already there: all earlier ones, or those before the purge."""
         tracks = [part for track in rows.tracks for part in self._unwritten_parts(track, rows.steps)]
         return rows._replace(tracks=tracks)
 

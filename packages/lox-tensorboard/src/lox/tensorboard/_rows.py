@@ -73,7 +73,7 @@ def merge(
 
 
 class _StepIdentity(NamedTuple):
-    """What tells, without a look at any array, that keys have values in the same rows."""
+    """Equal for keys that have values in the same rows; needs no look at any array."""
 
     steps: tuple[tuple[str, int], ...]
     """Each step axis, with the identity of the array: keys that were logged together share it."""

@@ -23,7 +23,7 @@ from lox.tensorboard._values import ValueEncoder
 
 
 class TensorBoardWriter(LaneWriter):
-    """Writes each batch with one system call, so that TensorBoard sees it at once and a crash loses none of it."""
+    """Writes each batch with one system call, so TensorBoard sees it at once and a crash loses none of it."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class TensorBoardWriter(LaneWriter):
         self._values = ValueEncoder(sample_rate)
         self._lanes = lanes
         self._counted: dict[str, int] = {}
-        self._aside: set[str] = set()  # tags of which the file tells that their steps are not those of the run
+        self._aside: set[str] = set()  # tags that the file marks as having steps of another axis
         self._past = Past(folder) if resume else None
         self._clock = Clock(after=self._past.latest if self._past is not None else 0.0)
         self._file = EventFile(folder)
@@ -103,14 +103,14 @@ class TensorBoardWriter(LaneWriter):
             raise
 
     def _knows_axis_of(self, logs: lox.logdict) -> bool:
-        """Whether nothing has to be told about the steps of these keys."""
+        """Whether the file needs no mark about the steps of these keys."""
         return self._step_axes[0] in logs.steps or self._aside.issuperset(logs)
 
     def _events(self, summaries: list[Summary]) -> list[Event]:
         return [Event(wall_time=self._clock.now(), summary=summary) for summary in summaries]
 
     def _first_counts(self, logs: lox.logdict, columns: list[Column]) -> dict[str, int]:
-        """Where the keys without steps that were not seen before start to count."""
+        """The number from which new keys without steps start to count."""
         stepped = {key for by_key in logs.steps.values() for key in by_key}
         new = {column.key for column in columns} - stepped - self._counted.keys()
         if self._past is None:

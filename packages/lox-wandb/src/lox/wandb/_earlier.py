@@ -23,7 +23,8 @@ class Earlier:
         self.next_number = 1 + max((row.get("_step", -1) for row in self._rows), default=-1)
 
     def steps(self, name: str, axes: tuple[str, ...]) -> set[tuple[Any, ...]]:
-        """The steps along `axes` for which there is a value of `name`. Without axes, no records can be told apart."""
+        """The steps along `axes` for which there is a value of `name`. Without axes there are none: such records all look
+        alike."""
         if not axes:
             return set()
         if (name, axes) not in self._asked:
@@ -37,7 +38,7 @@ def _small(value: Any) -> Any:
 
 
 def earlier_rows(run: wandb.Run, files: list[Path]) -> Earlier:
-    """What `run`, just opened to be continued, held before. files: those of it on this disk, but for the new one."""
+    """The rows that a resumed `run` had before. files: its files on this disk, without the new one."""
     rows = [row for file in files for row in read_rows(file)]
     earlier = Earlier(rows)
     if earlier.next_number >= run.starting_step:

@@ -17,7 +17,7 @@ class WandbOptionError(WandbError, TypeError):
 
 
 class WandbLoginError(WandbError):
-    """An online run was asked for, and there is no API key."""
+    """An online run needs an API key, and there is none."""
 
 
 class WandbKeyError(WandbError, RecordError):

@@ -41,24 +41,27 @@ _OWN = _BASE | {"kinds", "summary", "sample_rate", "fps", "path"}
 
 
 class WandbLogger(Logger):
-    """Logs to Weights & Biases: each key that `init` is given opens a run. All runs of a logger are in one group, unless
-    `group` says otherwise.
+    """Logs to Weights & Biases: each key that you pass to `init` opens a run. All runs of a logger are in one group, unless
+    you give `group`.
 
     Scalars are curves over the step axis they were logged with, arrays are histograms, nested values are `key/leaf`.
 
     Args:
-      kinds: what a value is, by key pattern, where the above is not what is wanted: `{"*/image": "image"}`. Kinds are
-        scalar, histogram, image, text, audio, video, table, hparams (which go to the run's config), and skip.
-      summary: what the run's summary keeps of a key, by key pattern: `{"loss": "min", "acc*": ("max", "last")}`. One
-        of min, max, mean, last, first, none, or several.
-      sample_rate: of values of the kind audio, in frames per second. fps: of those of the kind video.
-      path: where files go; wandb's name for it, `dir`, works too.
-      group: the group of each run: a format string over its config, `lane`, `key` and `process`, such as `"lr={rate}"`, or a
-        function of the `Run`, just as `name`.
-      close_timeout: for how many seconds `close` waits for the upload of a run. What is missing then is on the disk, and
-        the error says how to upload it. None: until it is done.
-      options: those of every logger (`if_exists`, `on_error`, `processes`, `queue_size`, `name`), and all that `wandb.init`
-        takes: `project`, `entity`, `config`, `mode`, `tags`, `settings`, ...
+      kinds: shows values as something else, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text,
+      audio,
+        video, table, hparams (which go to the run's config), and skip.
+      summary: what the run's summary keeps for a key, by key pattern: `{"loss": "min", "acc*": ("max", "last")}`. One of min,
+      max,
+        mean, last, first, none, or several.
+      sample_rate: of values of the kind audio, in frames per second. fps: of values of the kind video. path: where files go;
+      wandb's name for it, `dir`, works too. group: the group of each run, like `name` a format string over its config,
+      `lane`, `key` and `process`, such as `"lr={rate}"`,
+        or a function of the `Run`.
+      close_timeout: for how many seconds `close` waits for the upload of a run. The rest is on disk, and the error has the
+      command that
+        uploads it. None waits until it is done.
+      options: the options of every logger (`if_exists`, `on_error`, `processes`, `queue_size`, `name`), and all arguments of
+        `wandb.init`: `project`, `entity`, `config`, `mode`, `tags`, `settings`, ...
 
     >>> from lox.wandb import WandbLogger
     >>> with WandbLogger(project="docs", mode="offline") as logger:
@@ -91,12 +94,12 @@ class WandbLogger(Logger):
             check_folder(arguments["dir"])
         self._group = effective(arguments, "group") if group is None else None
         self._project = effective(arguments, "project")
-        # As settled now: wandb would look at the environment as it was when its first run in this process began.
+        # Settle these now: wandb would use the environment as it was when its first run in this process began.
         settled = {name: effective(arguments, name) for name in ("dir", "entity", "project")}
         self._arguments = {**arguments, **settled}
         self._new_group = f"lox-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         if base.get("if_exists") == "resume":
-            self._new_group = "lox"  # a run that goes on is not to change its group
+            self._new_group = "lox"  # a resumed run must not change its group
         self._folder = wandb_folder(arguments)
         self._unreachable: WandbError | None = None
         self._process = os.getpid()
@@ -105,10 +108,10 @@ class WandbLogger(Logger):
         self._upload = Upload(timeout)
         if base.get("time") and base.get("if_exists") == "resume":
             raise WandbOptionError(
-                f'{BACKEND}: time=True cannot go with if_exists="resume": rows are told apart by all their steps. wandb keeps '
-                "the time of each row as _runtime and _timestamp anyway."
+                f'{BACKEND}: time=True does not work with if_exists="resume", which compares all steps of a row. wandb keeps the '
+                "time of each row as _runtime and _timestamp anyway."
             )
-        # wandb itself keeps to it, and tells what is left; the base does not come before it.
+        # wandb itself keeps to the timeout and reports what is left. The base class waits longer, so wandb comes first.
         is_number = isinstance(timeout, int | float) and timeout > 0
         super().__init__(**base, close_timeout=timeout + _GRACE if is_number else timeout)
 
@@ -138,7 +141,7 @@ class WandbLogger(Logger):
         return writer
 
     def exists(self, name: str) -> bool:
-        """Whether this disk has the run. Of runs that only the server has, wandb tells when they are opened."""
+        """Whether this disk has the run. If only the server has it, wandb raises when the run is opened."""
         return bool(self._files(name))
 
     def remove(self, name: str) -> None:
@@ -152,18 +155,18 @@ class WandbLogger(Logger):
     # What is wandb's own.
 
     def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
-        """Opens a run named after `key`. config: what its config holds beside that of the logger; arrays in it may be
-        traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own."""
+        """Opens a run named after `key`. config: added to the config of the logger. Its arrays may be traced, so with
+        `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own."""
         self._unreachable = None
         return super().init(key, config)
 
     @property
     def runs(self) -> tuple[wandb.Run, ...]:  # type: ignore[override]
-        """The live runs, in the order in which they were opened, for all that lox does not cover."""
+        """The live runs, in the order in which they were opened, for everything that lox does not cover."""
         return tuple(writer.run for writer in self._writers if not writer.closed)
 
     def flush(self) -> None:
-        """Returns when every record that was logged before is in its run's file on this disk."""
+        """Returns when every record logged so far is in its run's file on this disk."""
         super().flush()
         if os.getpid() == self._process:  # in a forked child, the runs are its parent's
             for writer in self._writers:
@@ -175,7 +178,7 @@ class WandbLogger(Logger):
     # Helpers.
 
     def _run_id(self, name: str) -> str:
-        """The same for the same run, and another in another group: groups tell one experiment from the next."""
+        """The same id for the same name and group. Different groups are different experiments."""
         experiment = self._group_format if isinstance(self._group_format, str) else self._group
         return _safe_id(name) if experiment is None else f"{_safe_id(experiment, 40)}-{_safe_id(name)}"
 
@@ -207,7 +210,7 @@ class WandbLogger(Logger):
     def _resume(self) -> str | None:
         if self.mode != "online":
             return "allow" if self.if_exists == "resume" else None
-        # Without a word about it, wandb would start a run of the same id on the server anew.
+        # Without this argument, wandb would restart a run of the same id on the server.
         return {"resume": "allow", "replace": None}.get(self.if_exists, "never")
 
     def _group_of(self, files: list[Path]) -> str | None:

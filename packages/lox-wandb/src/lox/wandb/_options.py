@@ -38,7 +38,7 @@ _LIGHT = {
 _MANAGED = {
     "id": "lox gives each run an id of its own, which stays the same for the same key",
     "resume": 'say if_exists="resume", "new", "replace" or "error"',
-    "reinit": "all runs of a logger live side by side, beside any run of your own",
+    "reinit": "all runs of a logger are open at the same time, as is any run of your own",
     "resume_from": 'say if_exists="resume"',
     "fork_from": "fork single runs with wandb itself",
 }
@@ -180,7 +180,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
     """Raises if nothing can be written there: wandb would choose a temporary folder instead."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # permissions do not tell (read-only disks, root); a file does
+        with tempfile.TemporaryFile(dir=folder):  # permissions do not show it (read-only disks, root), so try a file
             pass
     except OSError as error:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)

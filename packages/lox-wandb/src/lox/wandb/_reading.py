@@ -20,14 +20,14 @@ from lox.wandb._runfile import MAGIC, Row, RunReader, parse_json, row_of
 
 
 def display_name(files: Sequence[Path]) -> str:
-    """What people call the run; empty if no file says it."""
+    """The display name of the run; empty if no file has it."""
     for file in reversed(files):
         try:
             for record in RunReader(file).records():
                 if record.WhichOneof("record_type") == "run":
                     return str(record.run.display_name)
         except (RunFormatError, OSError):
-            continue  # told when it is read
+            continue  # reported when it is read
     return ""
 
 

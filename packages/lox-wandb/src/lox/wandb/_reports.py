@@ -1,4 +1,4 @@
-"""What wandb's own process reports about an upload. It keeps a log in the run's folder, and nobody reads that in time."""
+"""Reports of wandb's own process about an upload. It writes them to a log in the run's folder, where nobody sees them in time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Reports:
         if report.get("level") not in _TELLING and "error" not in report:
             return
         message = ": ".join(str(report[part]) for part in ("msg", "error") if part in report)
-        kind = re.sub(r"\d+", "", message)  # ports, seconds and attempts differ, and are no news
+        kind = re.sub(r"\d+", "", message)  # different ports, seconds and attempts are not news
         if kind not in self._told:
             self._told.add(kind)
             log.warning("%s: wandb reports of the run %r: %s", BACKEND, self._name, message)

@@ -30,7 +30,7 @@ _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 
 
 class RunInfo(NamedTuple):
-    """What the head of a file says about its run."""
+    """The run's data at the head of a file."""
 
     run_id: str
     project: str
@@ -39,7 +39,7 @@ class RunInfo(NamedTuple):
 
 
 class RunReader:
-    """Reads the records of one file, in order; called again, it goes on where the file ended before.
+    """Reads the records of one file, in order; called again, it continues where the file ended before.
 
     check: compare checksums. What is damaged is then a RunFormatError, and otherwise the end of the file.
     """
@@ -118,7 +118,7 @@ def _start_time(folder: str) -> tuple[str, bool]:
 
 
 def read_info(path: str | Path) -> RunInfo | None:
-    """Whose run it is; None if the file ends before it says so."""
+    """The run that the file belongs to; None if the file ends too early."""
     for record in RunReader(path).records():
         if record.WhichOneof("record_type") == "run":
             run = record.run

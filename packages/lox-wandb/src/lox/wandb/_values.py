@@ -84,7 +84,7 @@ def _wandb_histogram(value: Histogram) -> wandb.Histogram | None:
     counts, edges = value.filled()
     if not len(counts):
         return None
-    together = -(-len(counts) // _MOST_BINS)  # bins that become one, because wandb has room for so many only
+    together = -(-len(counts) // _MOST_BINS)  # bins that become one, because wandb has a limit
     starts = np.arange(0, len(counts), together)
     return wandb.Histogram(np_histogram=(np.add.reduceat(counts, starts), np.append(edges[:-1][starts], edges[-1])))
 

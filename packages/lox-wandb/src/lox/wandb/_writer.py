@@ -54,7 +54,7 @@ class Metrics(NamedTuple):
 class Upload:
     """What the runs of a logger have in common when they end.
 
-    told: what wandb has reported already.
+    told: the messages of wandb that were already reported.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -63,13 +63,13 @@ class Upload:
         self._timed_out = False
 
     def finish(self, run: wandb.Run) -> None:
-        """Ends a run; a TimeoutError if its data could not be uploaded in time. When that has happened to one run, the
-        others do not wait just as long."""
+        """Ends a run. Raises a TimeoutError if its data is not uploaded in time; after that, the other runs no longer wait as
+        long."""
         if self._timed_out:
             ended: list[bool] = []
 
             def end() -> None:
-                with contextlib.suppress(Exception):  # also those of wandb's process, when that is ended meanwhile
+                with contextlib.suppress(Exception):  # including those of wandb's process, if it ends meanwhile
                     run.finish()
                     ended.append(True)
 
@@ -122,8 +122,8 @@ class RunWriter:
         self._defined: set[str] = set()
         self._on_disk = OnDisk(run)
         if earlier is not None and earlier.next_number > run.starting_step:
-            # An empty row, which stores nothing: offline, wandb does not know how many rows the earlier files hold, and
-            # would number these like those.
+            # An empty row stores nothing, but sets the number of the next one: offline, wandb does not know how many rows the
+            # earlier files have.
             run.log({}, step=earlier.next_number)
 
     def write(self, logs: logdict) -> None:
@@ -156,7 +156,7 @@ class RunWriter:
         self._on_disk.wait_for_end()
 
     def _finish(self) -> None:
-        """Waits for the upload: for as long as it takes, or as the logger was told to wait."""
+        """Waits for the upload, for at most the logger's `close_timeout`."""
         saying = _later(_SAY_AFTER, self._say_what_is_waited_for)
         try:
             self._upload.finish(self.run)
@@ -189,7 +189,7 @@ class RunWriter:
         check_names([*logs, *(column.name for column in columns)], logs.steps)
         groups: dict[Axes, Metrics] = {}
         for column in columns:
-            if column.kind == "hparams":  # no history: they go to the run's config, where the last one stays
+            if column.kind == "hparams":  # they have no history: the run's config keeps the last one
                 self.configure({column.name: json_value(column.values[-1])})
                 continue
             axes = axes_of(logs, column.key)
@@ -232,7 +232,7 @@ class RunWriter:
                 self.run.define_metric,
                 name.replace(".", "\\."),  # a plain dot would lead into a nested value
                 step_metric=axes[0] if axes else None,
-                step_sync=False,  # rows say their steps; a step that they do not say must not be invented
+                step_sync=False,  # rows have their steps; wandb must not invent others
                 summary=summary,
             )
 
@@ -254,9 +254,9 @@ class RunWriter:
 
 
 def _flat_layout(logs: logdict) -> Any:
-    """What logs look like that hold one number in each record of each key; None for others.
+    """The layout of logs whose keys all have one number in each record; None for other logs.
 
-    Programs log the same thing again and again, and what it is needs to be found out only once.
+    Programs log the same thing again and again, so each layout is analysed only once.
     """
     keys = []
     for key, values in logs.items():
@@ -267,7 +267,7 @@ def _flat_layout(logs: logdict) -> Any:
 
 
 def _by_steps(logs: logdict, axes: Axes, group: Metrics) -> list[Metrics]:
-    """The metrics in parts that share their steps: one pass over the rows does for all of a part."""
+    """The metrics in parts that share their steps, so one pass over the rows serves a whole part."""
     if len(group.keys) < 2:
         return [group] if group.keys else []
     arrays = [logs.steps[axis] for axis in axes]
@@ -283,7 +283,7 @@ def _by_steps(logs: logdict, axes: Axes, group: Metrics) -> list[Metrics]:
 
 
 def _is_step(logs: logdict, axes: Axes, key: str, name: str, values: list[Any]) -> bool:
-    """Whether a step was logged as a value too. The row has it then."""
+    """Whether a step was also logged as a value, which the row already has."""
     if name not in axes:
         return False
     if logs.steps[name][key].tolist() == values:

@@ -1,10 +1,9 @@
 """``custom_jvp_call`` and ``custom_vjp_call``: functions that bring their own derivative rules.
 
-The rebuilt function returns its rows and stores beside its results, and so must its rules. A rule is traced only when
-the program is differentiated outside the transformation, ``grad(spool(f))``, long after the structure of the logs was
-fixed: so the records of a rule must have the structure of those of the function. A rule that records nothing leaves the
-records to the function itself, which is then run for them alone. So does one that calls its function again, on tangents:
-that of a linear function.
+The rebuilt function returns its rows and stores with its results, and so must its rules. A rule is traced only when the
+program is differentiated outside the transformation, ``grad(spool(f))``, long after the structure of the logs was fixed. So
+the records of a rule must have the structure of those of the function. If a rule records nothing, the function is run for its
+records. The same holds for a rule that calls its function again on tangents, as the rule of a linear function does.
 
 The backward rule of a ``custom_vjp`` runs after the function has returned its logs: its marks belong to whatever
 transformation is outside, ``spool(grad(f))``.
@@ -56,7 +55,7 @@ def evaluate_rule(
         return outs, _records_of_function(collector, primal, context, args)
     if marks_tangents:
         raise _conflict(f"tangents, {describe_counts(recorded)}", describe_counts(wanted))
-    # What goes into stores must have a store, and go there equally often: the stores cannot tell afterwards.
+    # What goes into stores must have a store, and must go there equally often: the stores cannot check it later.
     there_are_stores = collector.stores_in(rule, folds=False) <= context.state.keys()
     if not there_are_stores or (context.state and recorded != wanted):
         raise _conflict(describe_counts(recorded), describe_counts(wanted))
@@ -236,7 +235,7 @@ def _is_primal(leaf: Any) -> bool:
 
 
 def materialise(tangent: Any) -> Any:
-    """A tangent as an array, where JAX only says that it is zero."""
+    """A tangent as an array; JAX has a symbol for zero."""
     if type(tangent) is jax.custom_derivatives.SymbolicZero:
         return compat.zeros_of(tangent.aval)
     return tangent

@@ -27,7 +27,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     consts, init, xs = invals[:num_consts], invals[num_consts:][:num_carry], invals[num_consts + num_carry :]
     numbers = collector.stores_in(jaxpr, folds=True)
     collector.settle(frame, numbers)
-    # The structure of the rows is the same in every iteration: it leaves the body beside the traced values.
+    # The structure of the rows is the same in every iteration, so it leaves the body outside the traced values.
     structure: list[Any] = []
     fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
     index = scanned_index(collector, length)

@@ -42,7 +42,7 @@ def run_linear_solve(collector: Collector, frame: Frame, eqn: Any, invals: list[
         return outs[: len(b)], aux
 
     def transpose_solve(_: Any, b: list[Array]) -> Any:
-        # JAX wants both solves to return the same structure; nobody reads the auxiliary output of this one.
+        # JAX requires both solves to return the same structure; the auxiliary output of this one is not used.
         unused = jax.tree.map(lambda aval: jnp.zeros(aval.shape, aval.dtype), aux_types[0])
         return run("transpose_solve", b)[: len(b)], unused
 

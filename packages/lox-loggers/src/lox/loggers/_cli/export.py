@@ -37,7 +37,7 @@ def export(selection: Selection, *, form: str | None, output: str | None) -> boo
 
 
 def _rows(chosen: Chosen) -> Iterator[Row]:
-    """One row for each record: the run, its config, steps and values. A name that is taken is told apart by what it is."""
+    """One row for each record: the run, its config, steps and values. A column whose name is taken gets its kind as a prefix."""
     legend = Legend()
     several = len(chosen.experiments) > 1
     experiment, run = legend.axis("experiment") if several else "", legend.axis("run")

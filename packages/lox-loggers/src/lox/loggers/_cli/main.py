@@ -135,7 +135,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         type=float,
         const=2.0,
         metavar="SECONDS",
-        help="update as files grow, every so many seconds (default: 2)",
+        help="update as files grow, every SECONDS (default: 2)",
     )
 
 

@@ -30,7 +30,7 @@ def plot(selection: Selection, look: Look, *, output: str | None, log: bool, as_
 
 
 def _save(drawn: object, output: str) -> None:
-    """Whole or not at all: whoever looks at the file meanwhile sees the one before."""
+    """Replaces the file at once: anyone who looks at it meanwhile sees the earlier one."""
     path = Path(output)
     unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:

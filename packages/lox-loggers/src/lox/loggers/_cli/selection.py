@@ -92,7 +92,7 @@ def _check_keys(selection: Selection, experiments: Mapping[str, Runs], wanted: K
 
 
 def _experiment_names(paths: Sequence[str]) -> list[str]:
-    """What tells the paths apart: `runs/baseline` and `runs/method` are `baseline` and `method`."""
+    """Short names in which the paths differ: `baseline` and `method` for `runs/baseline` and `runs/method`."""
     whole = [Path(os.path.abspath(path)) for path in paths]
     for place, path in enumerate(whole):
         if path in whole[:place]:

@@ -171,7 +171,7 @@ def _curves(group: str, members: Sequence[Series], look: Look) -> list[Curve]:
     members = [series for series in members if len(series.steps)]
     if look.each:
         names = short_names([series.run for series in members])
-        # With groups, these are what a legend tells apart.
+        # With groups, a legend distinguishes these.
         return [Curve(group or names[series.run], series.steps, series.values, run=series.run) for series in members]
     return [over_runs(group, members, look)] if members else []
 
@@ -223,7 +223,7 @@ _BAND_PHRASES = {"std": " ± std", "ci95": ", 95 % interval", "minmax": ", min t
 
 
 def legend(curve: Curve, look: Look) -> str:
-    """A curve's entry in a legend, where a caption says what is the same for all."""
+    """A curve's entry in a legend; the caption has what all curves share."""
     phrase = describe(curve, look)
     return ": ".join(part for part in (curve.name, phrase) if part)
 

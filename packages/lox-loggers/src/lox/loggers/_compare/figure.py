@@ -10,9 +10,9 @@ import numpy as np
 
 from lox.loggers._compare.curves import Curve, Look, Panel, describe
 
-# Okabe and Ito's colours, which people who see colours differently can tell apart too.
+# Okabe and Ito's colours, which colour-blind people can distinguish too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_INSIDE = 7  # so many entries of a legend fit into the axes
+_INSIDE = 7  # the most entries of a legend that fit into the axes
 _PER_COLUMN = 20
 _MOST_ENTRIES = 60
 _STYLE: Any = {
@@ -107,7 +107,7 @@ def _colours(number: int) -> list[Any]:
 
 
 def _add_legend(figure: Any, axes: Sequence[Any], panels: Sequence[Panel], outside: int) -> None:
-    """One for all where the curves are the same everywhere; none where a reader could not tell the lines apart."""
+    """One legend for all axes if they have the same curves; none if there are too many lines to distinguish."""
     names = [_names(panel) for panel in panels]
     if not any(any(of_panel) for of_panel in names):
         return

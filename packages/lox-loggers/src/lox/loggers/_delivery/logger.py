@@ -256,9 +256,8 @@ class Logger(abc.ABC):
                     self._receive(Delivery((), np.asarray(True), np.asarray(state.run), host_record(record, steps)))
         else:
             raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
-        pending.raise_failures(
-            self._sinks()
-        )  # after the record is on its way: an earlier failure must not cost this one
+        # After the record is queued: an earlier failure must not lose it.
+        pending.raise_failures(self._sinks())
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
         """A backend that does not take some names raises an error here, before anything is delivered. For a compiled program,

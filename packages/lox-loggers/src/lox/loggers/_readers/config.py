@@ -14,7 +14,7 @@ from lox._logdict.summary import has_summary
 from lox.loggers import _tree
 from lox.loggers._backends.text.python_values import to_python
 
-_MOST_NUMBERS = 64  # larger arrays are no hyperparameters
+_MOST_NUMBERS = 64  # larger arrays are not hyperparameters
 
 
 def constants(runs: Mapping[str, lox.logdict]) -> set[str]:

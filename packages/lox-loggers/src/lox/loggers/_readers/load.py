@@ -15,7 +15,7 @@ from lox.loggers._readers.reader import installed_readers
 from lox.loggers._readers.runs import Runs
 from lox.loggers._readers.selection import Keys
 
-_MOST_ERRORS = 20  # told of in one message
+_MOST_ERRORS = 20  # in one message
 
 
 @overload
@@ -51,7 +51,7 @@ def load(
     """What was logged to files: the logdict of a run, or of a folder with runs in it, at any depth, `Runs`: a mapping
     `{name: logdict}` that can be narrowed, grouped, stacked and made a table of.
 
-    Files of every backend are read, whoever wrote them: those of `save`, `csv` and `jsonl`, TensorBoard's event files
+    Files of every backend are read, whichever program wrote them: those of `save`, `csv` and `jsonl`, TensorBoard's event files
     (with lox-tensorboard installed) and offline runs of wandb (with lox-wandb). A name is the way from `path` to the run.
     Runs come in the order in which they were opened: those of `jax.vmap(logger.init)(keys)` in the order of the keys.
     Values are numpy arrays (memory-mapped where they are large), PRNG keys JAX key arrays; nested values of classes that

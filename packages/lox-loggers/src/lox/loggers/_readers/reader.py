@@ -36,7 +36,7 @@ class Recording:
 
     Args:
       logs: its records, every key stacked.
-      config: what `init` was told about the run.
+      config: the config that `init` got.
       order: sorts the runs of a reader; those with equal ones are sorted by name.
       left_out: what is stored, but not in `logs`: a word for each key, such as `{"sample": "image"}`.
     """
@@ -48,7 +48,7 @@ class Recording:
 
 
 class Reader(abc.ABC):
-    """Reads the runs that one kind of file holds, whoever wrote them.
+    """Reads the runs in one kind of file, whichever program wrote them.
 
     Publish a subclass under the entry-point group `lox.readers`, and `lox.loggers.load` and the `lox` command read its
     files too. Its module is imported whenever something is read: import what takes long inside the methods.

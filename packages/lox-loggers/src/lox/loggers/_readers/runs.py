@@ -17,7 +17,7 @@ class Runs(Mapping[str, lox.logdict]):
 
     Args:
       logs: the records of each run.
-      configs: what `init` was told about each.
+      configs: the config that `init` got for each.
       left_out: for each run, what is stored but could not be read as arrays: a word for each key.
     """
 
@@ -111,7 +111,7 @@ class Runs(Mapping[str, lox.logdict]):
     def stack(self, pad: bool = False) -> lox.logdict:
         """All runs as one logdict with a leading run axis, then the records: a key logged once has shape `(runs, 1)`.
 
-        pad: fill runs that have fewer records up with zeros; `counts` says how many each has.
+        pad: fill up runs that have fewer records with zeros; `counts` is the number of records of each.
         """
         return stack_runs(self, pad)
 
@@ -161,7 +161,7 @@ class Runs(Mapping[str, lox.logdict]):
         return picked
 
     def check_known(self, keys: Iterable[str]) -> None:
-        """An error that says what there is, if no run has one of these config keys."""
+        """Raises an error that lists the known config keys, if no run has one of these."""
         known = dict.fromkeys(key for config in self.flat_configs.values() for key in config)
         for key in keys:
             if key not in known:

@@ -58,7 +58,7 @@ def _check(key: str, example: tuple[str, lox.logdict], other: tuple[str, lox.log
 
 
 _WAYS_OUT = (
-    "load(path).stack(pad=True) fills the shorter ones up with zeros and says in counts how many records each has, and "
+    "load(path).stack(pad=True) fills up the shorter ones with zeros and has the number of records of each in counts, and "
     "load(path, keys=...) reads some keys only"
 )
 

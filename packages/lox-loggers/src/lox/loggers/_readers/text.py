@@ -20,7 +20,7 @@ from lox.loggers._backends.text.rows import Row
 from lox.loggers._errors import RunFormatError
 from lox.loggers._readers.reader import Reader, Recording, StoredRun, Wanted
 
-# What other programs call their steps, where no legend says it.
+# Names of steps in the files of other programs, which have no legend.
 _AXES = frozenset(
     {"step", "steps", "global_step", "epoch", "episode", "iteration", "update", "timestep", "time", "_step"}
 )
@@ -79,7 +79,7 @@ class JsonlReader(TextReader):
 
 
 def _cell(text: str) -> Any:
-    """What a cell says: a number, a list of them, or text."""
+    """The value of a cell: a number, a list of numbers, or text."""
     if text in ("True", "False"):
         return text == "True"
     if "_" in text:  # which Python takes for a digit
