@@ -84,7 +84,7 @@ def test_steps_that_do_not_belong_together_are_told_when_the_run_is_opened():
         logger.init(jax.random.key(0))
     assert str(caught.value) == (
         "Uneven.written('0000000000000000') returned steps of 'loss' that do not belong together: 3 along 'step', "
-        "2 along 'epoch'. Row i of all axes of a key is the record i"
+        "2 along 'epoch'. Row i of all axes of a key must be record i"
     )
 
 
@@ -201,7 +201,7 @@ def test_a_backend_to_which_every_run_exists_is_an_error(monkeypatch):
             return True
 
     monkeypatch.setattr("lox.loggers._delivery.names._MOST_OF_A_NAME", 50)
-    with Forgetful() as logger, pytest.raises(RunExistsError, match=r"are said to exist.*Forgetful\.exists"):
+    with Forgetful() as logger, pytest.raises(RunExistsError, match=r"Forgetful\.exists reports .* as existing"):
         logger.init(jax.random.key(0))
 
 

@@ -108,7 +108,7 @@ def test_what_cannot_be_kept_is_an_error_that_names_it():
     with create("memory") as logger:
         with pytest.raises(LoggerOptionError, match=r"config\['net'\]\['act'\] is a function"):
             jax.vmap(logger.init)(KEYS, Config(net={"act": lambda x: x}))
-        with pytest.raises(LoggerOptionError, match="the names in a config are str; config has 3"):
+        with pytest.raises(LoggerOptionError, match="the names in a config must be str; config has 3"):
             Config({3: 1})
         with pytest.raises(LoggerOptionError, match="must map names to values; got str"):
             Config("rate")

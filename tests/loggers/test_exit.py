@@ -139,7 +139,9 @@ def test_a_backend_that_is_stuck_ends_close_with_an_error_that_names_it(where):
         records = "0 records"
     told = {"write": "writing to run", "flush": "flushing run", "close": "closing run"}[where]
     try:
-        with pytest.raises(TimeoutError, match=rf"Backend has not got on for 0.2 seconds while {told} '0+'; {records}"):
+        with pytest.raises(
+            TimeoutError, match=rf"Backend made no progress for 0.2 seconds while {told} '0+'; {records}"
+        ):
             logger.close()
     finally:
         go_on.set()
@@ -296,8 +298,8 @@ def test_a_backend_that_is_stuck_at_exit_is_named_and_the_others_are_closed(tmp_
     process = start(STUCK_AT_EXIT, tmp_path)
     _, err = finish(process)
     assert process.returncode == 0
-    assert "LoggerWarning: Stuck has not got on for 1 seconds while writing" in err
-    assert "2 records had not been written" in err
+    assert "LoggerWarning: Stuck made no progress for 1 seconds while writing" in err
+    assert "2 records not written" in err
     assert len((tmp_path / "0000000000000000.jsonl").read_text().splitlines()) == 2
 
 

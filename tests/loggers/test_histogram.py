@@ -143,7 +143,7 @@ def test_bad_bins(bins, range, error, message):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (jnp.ones(3, jnp.complex64), "dtype complex64. Of complex numbers, use jnp.abs"),
+        (jnp.ones(3, jnp.complex64), "dtype complex64. For complex numbers, use jnp.abs"),
         (np.array(["a"]), "takes bools, ints and floats; got dtype <U1"),
         ("text", "got str: 'text'"),
         (jax.random.key(0), "got dtype key<fry>"),

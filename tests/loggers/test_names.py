@@ -202,7 +202,7 @@ def test_replace_says_which_other_runs_are_there(tmp_path, caplog, backend):
         ):
             jax.vmap(logger.init)(jax.random.split(jax.random.key(0), number))
     (told,) = caplog.messages
-    assert told.startswith(f"{backend.__name__}: 1 other runs were there before, and still are: 'old/2'")
+    assert told.startswith(f"{backend.__name__}: 1 earlier runs were not replaced: 'old/2'")
 
 
 def test_replacing_a_run_leaves_those_below_it_alone(tmp_path):

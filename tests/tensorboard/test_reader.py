@@ -190,7 +190,7 @@ def test_a_bit_that_has_changed_anywhere_is_noticed(tmp_path):
     for place in range(len(content)):
         content[place] ^= 4
         file.write_bytes(content)
-        with pytest.raises(RunFormatError, match="is damaged: what stands at byte"):
+        with pytest.raises(RunFormatError, match="is damaged: the data at byte"):
             load(file)
         content[place] ^= 4
 

@@ -152,6 +152,6 @@ def test_an_upload_that_does_not_end_is_told_and_how_to_do_it_later(online, serv
     assert "lost" not in "".join(caught.value.__notes__)
     assert [len(list(rows(file))) for file in files] == [6, 6]
     told = [record.getMessage() for record in caplog.records if record.name == "lox.wandb"]
-    reports = [message for message in told if "wandb reports of the run" in message]
+    reports = [message for message in told if "wandb reports about the run" in message]
     assert len(reports) == len(set(reports)) >= 1
     assert any("error" in message or "EOF" in message for message in reports)

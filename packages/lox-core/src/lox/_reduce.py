@@ -319,7 +319,7 @@ def _resolve_one(how: Any, site: str | None) -> tuple[str, Reducer]:
     if not isinstance(how, str):
         raise LogTypeError(
             f"lox{_at(site)}: reduce takes a name, a lox.Reducer or a tuple of them, got {how!r}. "
-            "To reduce one key, say so where it is logged: lox.log(..., reduce='mean')"
+            "To reduce one key, pass reduce= where it is logged: lox.log(..., reduce='mean')"
         )
     if how not in _REDUCERS:
         raise OptionError(f"lox{_at(site)}: unknown reduction {how!r}; {_known()}")

@@ -208,7 +208,7 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, pa
         if isinstance(plan.usage.records, int) and plan.usage.records > MAX_RECORDS:
             raise OptionError(
                 f"lox.spool: {plan.key!r} ({name_sites(use.mark.site for use in plan.usage.uses)}) has {plan.usage.records} "
-                "records, and 2**31 - 1 can be counted in one call; call the function for parts of the loop, and reduce "
+                "records, but one call can count at most 2**31 - 1. Call the function for parts of the loop, and reduce "
                 "the parts again"
             )
     store: Any

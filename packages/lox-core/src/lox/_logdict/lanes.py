@@ -23,7 +23,7 @@ def lane_axes(logs: logdict, method: str) -> int:
         if first != second:
             raise LogTypeError(
                 f"lox: logs.{method}() cannot tell which axes are lanes: {one!r} seems to have {first} axes of them, and "
-                f"{other!r} {second}. Say it: logs.{method}(lanes=1)"
+                f"{other!r} {second}. Pass the right number: logs.{method}(lanes=1)"
             )
     return next(iter(found.values()), 0)
 

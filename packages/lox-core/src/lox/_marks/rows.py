@@ -63,7 +63,7 @@ def lane_batches(data: Any, where: Any, steps: Mapping[str, Any], site: str) -> 
     if len(lengths) != 1 or None in lengths:
         shapes = {key: [np.shape(leaf) for leaf in jax.tree.leaves(value)] for key, value in data.items()}
         raise LogTypeError(
-            f"lox.log at {site}: with lanes=True, all values have the same leading axis, that of the lanes; got the shapes "
+            f"lox.log at {site}: with lanes=True, all values must have the same leading axis, the lanes; got the shapes "
             f"{shapes}"
         )
     (number,) = lengths

@@ -240,7 +240,7 @@ def _edges_of(bins: Any, range: Any) -> _Edges:
     _refuse_traced("bins", bins)
     if np.ndim(bins) > 0:
         if range is not None:
-            raise OptionError("Histogram: bins are edges already; leave out range")
+            raise OptionError("Histogram: bins= already gives the edges; leave out range=")
         return _Edges.of(_checked_edges(bins))
     try:
         number = operator.index(bins)
@@ -312,7 +312,7 @@ def _tally(values: Any, edges: _Edges) -> Any:
         raise LogTypeError(f"Histogram: takes arrays of numbers; got {type(values).__name__}: {values!r}")
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer) or dtype == np.bool_):
         raise LogTypeError(
-            f"Histogram: takes bools, ints and floats; got dtype {dtype}. Of complex numbers, use jnp.abs"
+            f"Histogram: takes bools, ints and floats; got dtype {dtype}. For complex numbers, use jnp.abs"
         )
     if isinstance(values, np.ndarray):
         return np.bincount(_places(np, values, edges).reshape(-1), minlength=len(edges.numbers) + 3).astype(np.int32)

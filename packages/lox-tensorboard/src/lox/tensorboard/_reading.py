@@ -255,4 +255,4 @@ def _stored(crc: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
 
 
 def _damaged(path: Path, at: int) -> RunFormatError:
-    return RunFormatError(f"{path} is damaged: what stands at byte {at} is not an event")
+    return RunFormatError(f"{path} is damaged: the data at byte {at} is not an event")

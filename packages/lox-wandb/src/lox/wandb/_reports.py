@@ -53,4 +53,4 @@ class Reports:
         kind = re.sub(r"\d+", "", message)  # different ports, seconds and attempts are not news
         if kind not in self._told:
             self._told.add(kind)
-            log.warning("%s: wandb reports of the run %r: %s", BACKEND, self._name, message)
+            log.warning("%s: wandb reports about the run %r: %s", BACKEND, self._name, message)

@@ -72,9 +72,7 @@ class RunReader:
             if self._check and zlib.crc32(data[at + 6 : at + 7].tobytes() + data[at + _FRAGMENT_HEADER : end]) != (
                 int.from_bytes(data[at : at + 4], "little")
             ):
-                raise RunFormatError(
-                    f"{self.path} is damaged: what stands at byte {begin + at} is not a record of wandb"
-                )
+                raise RunFormatError(f"{self.path} is damaged: the data at byte {begin + at} is not a record of wandb")
             if kind > _LAST:
                 return
             if kind in (_FULL, _FIRST):

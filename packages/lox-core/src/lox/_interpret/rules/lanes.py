@@ -188,7 +188,6 @@ def _lanes_first(rows: Rows) -> Rows:
 
 def _conflict(recorded: str, expected: str) -> ConflictError:
     return ConflictError(
-        f"lox: the vmap rule of a custom_vmap function records something else than its function ({recorded} instead of "
-        f"{expected}), and the logs of the function were asked for: let both record the same, for each lane or for all, or "
-        "transform the vmapped function, spool(vmap(f)) instead of vmap(spool(f))"
+        f"lox: the vmap rule of a custom_vmap function records {recorded} instead of {expected}, like its function. Record the "
+        "same in both, for each lane or for all, or write spool(vmap(f)) instead of vmap(spool(f))"
     )

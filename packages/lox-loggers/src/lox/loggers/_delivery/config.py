@@ -51,7 +51,7 @@ class ConfigTemplate:
         if (fields := fields_of(value)) is not None:
             for name in fields:
                 if not isinstance(name, str):
-                    raise LoggerOptionError(f"{self._owner}: the names in a config are str; {path} has {name!r}")
+                    raise LoggerOptionError(f"{self._owner}: the names in a config must be str; {path} has {name!r}")
             return {name: self._without_arrays(item, f"{path}[{name!r}]") for name, item in fields.items()}
         if _can_be_kept(value):
             return value.copy() if isinstance(value, np.ndarray) else value

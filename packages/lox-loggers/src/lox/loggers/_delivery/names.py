@@ -133,8 +133,8 @@ def safe_name(who: str, name: str) -> str:
     parts = unicodedata.normalize("NFC", name).split("/")
     if any(part.strip() in ("", ".", "..") for part in parts):
         raise LoggerOptionError(
-            f"{who}: a run cannot have the name {name!r}: it would leave the folder of the logger. Between slashes, a "
-            "name has text that is not empty, '.' or '..'"
+            f"{who}: a run cannot have the name {name!r}: it would leave the folder of the logger. No part between slashes may "
+            "be empty, '.' or '..'"
         )
     return "/".join(map(_safe_part, parts))
 

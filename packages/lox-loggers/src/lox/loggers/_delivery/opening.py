@@ -56,9 +56,10 @@ def open_run(logger: Logger, sink: Sink, run: Run, siblings: Siblings) -> tuple[
             raise
         siblings.of(sink).add(folded(name))
         return opened
+    owner = type(logger).__name__
     raise RunExistsError(
-        f"{type(logger).__name__}: {run.name!r} and all its numbered names are said to exist. If they do not, "
-        f"{type(logger).__name__}.exists or open is at fault"
+        f"{owner}.exists reports {run.name!r} and all its numbered names as existing. If they do not exist, fix "
+        f"{owner}.exists or {owner}.open"
     )
 
 
@@ -71,7 +72,7 @@ def tell_others(logger: Logger, sink: Sink) -> None:
     if others:
         shown = ", ".join(map(repr, others[:_MOST_TOLD])) + (", ..." if len(others) > _MOST_TOLD else "")
         _log.warning(
-            "%s: %d other runs were there before, and still are: %s. if_exists='replace' replaces runs of the same names only",
+            "%s: %d earlier runs were not replaced: %s. if_exists='replace' replaces only runs of the same names",
             type(logger).__name__,
             len(others),
             shown,

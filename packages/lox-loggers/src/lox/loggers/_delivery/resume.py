@@ -38,7 +38,7 @@ class WrittenSteps:
                 told = ", ".join(f"{number} along {axis!r}" for axis, number in rows.items())
                 raise RunFormatError(
                     f"{source} returned steps of {key!r} that do not belong together: {told}. Row i of all axes of a key "
-                    "is the record i"
+                    "must be record i"
                 )
         self._steps = {key: dict(axes) for key, axes in steps.items()}
         self._known: dict[tuple[str, ...], np.ndarray] = {}

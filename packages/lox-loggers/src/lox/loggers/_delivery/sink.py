@@ -206,8 +206,8 @@ class Sink:
         left = records_phrase(sum(map(_records_of, waiting)))
         doing = self._doing or "busy"
         return (
-            f"{self.owner} has not got on for {self._close_timeout:g} seconds while {doing}; {left} had not been written. "
-            "A longer close_timeout= waits longer"
+            f"{self.owner} made no progress for {self._close_timeout:g} seconds while {doing}; {left} not written. "
+            "Pass a larger close_timeout= to wait longer"
         )
 
     def abandon(self) -> None:

@@ -41,7 +41,7 @@ class Config(Mapping[str, Any]):
             return type(value)(self._without_arrays(item, f"{path}[{i}]") for i, item in enumerate(value))
         if (fields := fields_of(value)) is not None:
             if wrong := [name for name in fields if not isinstance(name, str)]:
-                raise LoggerOptionError(f"Config: the names in a config are str; {path} has {wrong[0]!r}")
+                raise LoggerOptionError(f"Config: the names in a config must be str; {path} has {wrong[0]!r}")
             return {name: self._without_arrays(item, f"{path}[{name!r}]") for name, item in fields.items()}
         return value
 

@@ -207,7 +207,7 @@ class Worker:
             if waiting is None or waiting.limit != self._patience:
                 waiting = _Patience(self, self._patience)
             if not waiting.goes_on:
-                raise LoggerClosedError("the logger is being closed, and its backend does not take what is queued")
+                raise LoggerClosedError("the logger is being closed, and its backend takes no more records")
             self._urgent += 1
             try:
                 self._not_empty.notify()

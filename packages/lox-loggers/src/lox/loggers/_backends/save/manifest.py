@@ -171,7 +171,7 @@ def _key_info(data: Mapping[str, Any]) -> KeyInfo:
     try:
         _tree.tree_of((column.path, column.file) for column in values)
     except (LookupError, ValueError):
-        raise ValueError("the values of a key are none, or do not fit together") from None
+        raise ValueError("a key has no values, or its values do not fit together") from None
     return KeyInfo(values, {axis: _column(column) for axis, column in fields["steps"].items()})
 
 
