@@ -79,11 +79,11 @@ def log(
       tags: labels to select by.
       reduce: what the records of this call fold into when they are spooled, such as ``"mean"`` or ``("min", "max")``.
       prefix: put before every key.
-      explicit: recorded only where ``argnames`` or ``tags`` asks for it.
-      lanes: each value has a leading axis, of the environments that are stepped together for example, and each entry along
-        it is a record. ``where`` and steps may have that axis too.
-      **steps: the record's place along one or several step axes, each a scalar. ``steps={"capacity": 3}`` is the way to
-        an axis whose name is that of an option.
+      explicit: records only if ``argnames`` or ``tags`` selects the call.
+      lanes: makes a record of each entry along the leading axis of the values, for example of environments that are stepped
+        together. ``where`` and steps may have that axis too.
+      **steps: one number for each step axis, such as ``step=i``. For an axis that has the name of an option, write
+        ``steps={"capacity": 3}``.
 
     Returns:
       The record as a logdict.

@@ -51,8 +51,8 @@ def spool(
       argnames: only these keys; patterns such as ``"train/*"`` work.
       tags: only records that have at least one of these tags.
       keep_logs: leave the marks in the program as well, for a transformation outside.
-      interval: of each key, keep records 0, n, 2n, ...
-      reduce: what records fold into, for calls of ``lox.log`` that do not say it themselves.
+      interval: keep records 0, n, 2n, ... of each key.
+      reduce: what records fold into, for calls of ``lox.log`` without their own ``reduce``.
       prefix: put before every returned key.
       capacity: for keys whose number of records is not fixed (``while_loop``, branches that differ), keep the last n.
 
@@ -77,7 +77,7 @@ def spool(
 
 
 def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
-    """Logged values carry no gradient. Inside loops and calls that is seen to where they are recorded."""
+    """Logged values carry no gradient. Inside loops and calls, this is done where they are recorded."""
     if not compat.tracing_now():
         return out, logs
     leaves, tree = jax.tree.flatten(logs)

@@ -57,14 +57,14 @@ def tap(
 
     Args:
       fun: the function whose ``lox.log`` calls are streamed, jitted or not.
-      callback: gets a logdict of numpy values; by default it is printed. It must not call JAX: that can deadlock.
+      callback: gets a logdict of numpy values; by default, prints it. It must not call JAX: that can deadlock.
       argnames: only these keys; patterns such as ``"train/*"`` work.
       tags: only records that have at least one of these tags.
       prefix: put before every key.
-      interval: of each key, deliver records 0, n, 2n, ...; the others cost no host call.
-      batch: gather n records of a call of ``lox.log`` on the device, and deliver them stacked, the rest at the end. Each
-        call has its own batch: what is recorded rarely waits for the end of the program, so tap that without ``batch``.
-      ordered: let JAX promise the order; not under ``vmap``, nor on several devices.
+      interval: deliver records 0, n, 2n, ... of each key; the others cost no host call.
+      batch: collect n records of a call of ``lox.log`` on the device and deliver them stacked, the rest at the end. Each call has
+        its own batch, so rare records wait until the program ends; tap those without ``batch``.
+      ordered: let JAX guarantee the order. This does not work under ``vmap`` or on several devices.
 
     The records have arrived when ``jax.effects_barrier()`` returns.
 

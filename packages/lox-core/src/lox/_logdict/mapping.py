@@ -310,7 +310,7 @@ class logdict(dict[str, Any]):
         return iterate_rows(self.table())
 
     def reduce(self, how: Any) -> logdict:
-        """Fold the records of each key: the same result as ``spool(f, reduce=how)`` gives."""
+        """Fold the records of each key, with the same result as ``spool(f, reduce=how)``."""
         self._check_one_lane("reduce()")
         return reduce_logs(self, how)
 
@@ -322,7 +322,7 @@ class logdict(dict[str, Any]):
         """One row per record, one column per step axis and key; nested values have one for each leaf, ``key/leaf``. Logs of
         several lanes, as from ``vmap(spool(f))``, have the rows of each lane and a column ``lane``. Needs pandas.
 
-        lanes: how many leading axes are lanes, where the logs cannot tell: values without steps.
+        lanes: how many leading axes are lanes. Logs without steps do not show it, so pass it for those.
         """
         try:
             import pandas
@@ -353,7 +353,7 @@ class logdict(dict[str, Any]):
           each: a line for each lane instead.
           smooth: the weight of the records before, from 0 to below 1, as in TensorBoard.
           log: a logarithmic y axis.
-          lanes: how many leading axes are lanes, where the logs cannot tell: values without steps.
+          lanes: how many leading axes are lanes. Logs without steps do not show it, so pass it for those.
         """
         try:
             from lox.loggers._compare.logs import plot_logs
