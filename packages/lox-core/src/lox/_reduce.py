@@ -48,7 +48,7 @@ class Reducer:
         """The result."""
         return state
 
-    # True where `update` treats every element on its own: records of several keys can then be folded as one vector.
+    # True if `update` treats every element on its own: records of several keys can then be folded as one vector.
     elementwise = False
 
     @property

@@ -65,7 +65,7 @@ def send(
 
     Args:
       alive: lanes for which it is False are left out.
-      masked: ``alive`` can be False also where no lanes are (a ``where=``); otherwise only control flow decides, and
+      masked: ``alive`` can be False even without lanes (a ``where=``); otherwise only control flow decides, and
         without lanes the call is made whenever the program reaches it.
     """
     leaves, tree = jax.tree.flatten((receiver.operands, logs))

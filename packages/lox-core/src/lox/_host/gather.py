@@ -81,7 +81,7 @@ def callers_here(devices: Any, axes: tuple[tuple[str, int], ...]) -> int:
     """How many devices of this process make host calls in a shard_map over ``axes``.
 
     Args:
-      devices: the mesh with its devices, or None where only its axes are known while tracing.
+      devices: the mesh with its devices, or None if only its axes are known while tracing.
     """
     total = math.prod(size for _, size in axes)
     if jax.process_count() == 1:

@@ -21,7 +21,7 @@ Lanes = tuple[int, ...]
 
 
 def of_predicate(cond_jaxpr: Any) -> Lanes:
-    """The sizes of the lane axes of a loop; () where one predicate speaks for all."""
+    """The sizes of the lane axes of a loop; () if one predicate holds for all lanes."""
     body, _ = compat.open_jaxpr(cond_jaxpr)
     return tuple(body.outvars[0].aval.shape)
 

@@ -170,7 +170,7 @@ def make_plan(usages: Usages, options: SpoolOptions, packing: Packing) -> Plan:
 
 
 def _label(kind: Any) -> Any:
-    """What can be hashed also where somebody's reducer cannot."""
+    """A hashable key, even if a reducer of the user is not hashable."""
     return tuple((name, id(reducer)) for name, reducer in kind.reducers) if isinstance(kind, Reduction) else kind
 
 

@@ -206,7 +206,7 @@ def transform(
       finish: ``finish(result, extra)`` is what the transformed function returns.
       operands: arrays that the interpretation needs besides the arguments.
       context: ``fun`` is traced in it; it decides which marks there are.
-      compiled: whether a call outside any trace is compiled as a whole, also where ``fun`` is not jitted.
+      compiled: whether a call outside any trace is compiled as a whole, even if ``fun`` is not jitted.
       results: where the result of ``fun`` is in what the transformed function returns, with None for everything else.
     """
     if not callable(fun):

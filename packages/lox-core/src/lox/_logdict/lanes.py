@@ -29,7 +29,7 @@ def lane_axes(logs: logdict, method: str) -> int:
 
 
 def lane_axes_of(logs: logdict, key: str) -> int | None:
-    """None where nothing tells."""
+    """None if nothing shows it."""
     count, steps = logs._counts[key], [np.asarray(step) for step in logs._steps_of(key).values()]
     if np.ndim(count):
         return int(np.ndim(count))

@@ -56,7 +56,7 @@ class Record(NamedTuple):
     """The operands of a mark, or their types, with names."""
 
     mark: Mark
-    where: Any  # None where the mark is not masked
+    where: Any  # None if the mark is not masked
     steps: dict[str, Any]
     leaves: dict[str, list[Any]]
 

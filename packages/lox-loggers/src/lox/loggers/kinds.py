@@ -91,7 +91,7 @@ class Kinds:
         )
 
     def of(self, name: str, key: str | None = None) -> str | None:
-        """The kind of a value, by its full name or the key it was logged under; None where no pattern matches."""
+        """The kind of a value, by its full name or the key it was logged under; None if no pattern matches."""
         if (name, key) not in self._known:
             self._known[name, key] = self._match(name, key)
         return self._known[name, key]

@@ -25,7 +25,7 @@ class ValueEncoder:
         self.forget_files = self._media.forget_files
 
     def __call__(self, column: Column) -> dict[str, Values]:
-        """The values of a column by name, one for each record; None where a record has none."""
+        """The values of a column by name, one for each record; None if a record has none."""
         name, values, kind = column.name, column.values, column.kind
         if kind == "scalar":
             return {name: numbers(values)}

@@ -1,7 +1,7 @@
 """File names for keys: any text becomes a name that every file system takes, and no two texts the same.
 
 Lower-case letters, digits and `_-.` stay; everything else, capital letters included, is percent-encoded, so
-that names differ also where case is ignored, and `urllib.parse.unquote` gives the text back.
+that names differ even if case is ignored, and `urllib.parse.unquote` returns the text.
 """
 
 from __future__ import annotations
