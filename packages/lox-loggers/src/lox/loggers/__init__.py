@@ -1,8 +1,7 @@
 """Where logs go: the `Logger` base, the registry of backends, and the everyday ones.
 
-`create("save", path="runs")` makes a logger by name; `available()` tells which names are installed. The
-class of every installed backend is also an attribute: `lox.loggers.SaveLogger("runs")`. `dir` lists our own only, so that
-looking around imports nobody else's.
+`create("save", path="runs")` creates a logger by name; `available()` lists the installed names. The class of every installed
+backend is also an attribute: `lox.loggers.SaveLogger("runs")`. `dir` lists only those of lox-loggers, so it imports no others.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -29,7 +29,7 @@ class LoggerOptionError(LoxError, TypeError):
 
 
 class LoggerStateError(LoxError, TypeError):
-    """What was given as a logger's state, as the key for one, or as a record is something else."""
+    """Something that is not a logger's state, a key or a record was passed as one."""
 
 
 class LoggerClosedError(LoxError):
@@ -37,7 +37,7 @@ class LoggerClosedError(LoxError):
 
 
 class RunExistsError(LoxError):
-    """A run of that name is already there: `if_exists="error"` was asked for, or somebody else has just opened it."""
+    """A run of that name already exists: with `if_exists="error"`, or because another logger has it open."""
 
 
 class RecordError(LoxError):
@@ -62,9 +62,9 @@ class UnreadableRunsError(RunFormatError):
 
 
 class ReaderError(LoxError):
-    """A reader is not installed, cannot be imported, or is not what a reader has to be."""
+    """A reader is not installed, cannot be imported, or is not a reader."""
 
 
 class LoggerWarning(UserWarning):
-    """A backend failed while `on_error="warn"`, or at exit: records were lost. Also: a bound dropped some, or `load` could
+    """A backend failed with `on_error="warn"`, or at exit, so records were lost; or `capacity=` dropped some; or `load` could
     not read some runs."""

@@ -94,11 +94,11 @@ def get(name: str) -> type[Logger]:
 def create(
     spec: str | Iterable[str | tuple[str, Mapping[str, Any]] | Logger] | None = None, /, **options: Any
 ) -> Logger:
-    """A logger by name, `create("save", path="runs")`; several as one, `create(["console", "save:path=runs"])`; or
-    those that the environment variable LOX_LOGGERS names, `create()`, the console where it is unset.
+    """Creates a logger by name, `create("save", path="runs")`, or several as one, `create(["console", "save:path=runs"])`.
+    `create()` reads the names from the environment variable LOX_LOGGERS; if it is not set, it creates a console logger.
 
-    In a list, an item is a name, a name with options as in LOX_LOGGERS, a pair `(name, options)`, or a logger. `name=`, the
-    format of the names of runs, is for all of them.
+    An item of a list is a name, a name with options as in LOX_LOGGERS, a pair `(name, options)`, or a logger. `name=`, the
+    format of run names, applies to all of them.
 
     >>> with lox.loggers.create(["memory", "save:path=runs"]) as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)

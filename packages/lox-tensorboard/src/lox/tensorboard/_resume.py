@@ -15,13 +15,12 @@ from lox.tensorboard._rows import EventRows, Track
 
 
 class Past:
-    """What a run held when it was opened again.
+    """What a run had when it was resumed.
 
-    Where it had been closed, values at steps that are there already are not written again. Where it had not, the
-    process died, and training goes on from some step before: the smallest one of the first write. TensorBoard is
-    told to forget everything from there on, since it belongs to a course that was not continued. Keys without steps, or
-    with those of another axis, have no place in that order, so what they had is written again: the files tell which keys
-    these are.
+    If the run was closed, values at steps that are already there are not written again. If not, its process died, and
+    training continues from an earlier step: the smallest one of the first write. TensorBoard then has to drop everything from
+    that step on, because the resumed run computes it again. Keys without steps, or with steps of another axis, have no place
+    in that order, so their earlier values are written again. The files mark these keys.
     """
 
     def __init__(self, folder: Path) -> None:

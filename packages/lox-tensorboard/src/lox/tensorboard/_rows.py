@@ -1,8 +1,8 @@
 """From columns to rows: which values belong to one event.
 
-Values of equal steps, along all axes, share a row, whichever key they were logged under; the n-th record of a step
-meets the n-th record of that step under the other keys. Rows come in the order of their steps, or, where some key's
-steps do not rise, in the order in which they were logged.
+Values of equal steps, along all axes, share a row, under any key; the n-th record of a step shares a row with the n-th record
+of that step under the other keys. Rows are in the order of their steps or, if the steps of some key do not rise, in the order in
+which they were logged.
 """
 
 from __future__ import annotations

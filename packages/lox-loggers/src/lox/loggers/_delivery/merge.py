@@ -183,13 +183,12 @@ def _look(delivery: Delivery) -> Any:
     dtypes, shapes = list(map(_dtype, values)), list(map(_shape, values))
     if any(map(_metadata, dtypes)):  # numpy would forget them
         return None
-    rows = 1
+    place, rows = len(delivery.lanes), 1
     if stacked:
-        place = len(delivery.lanes)
         rows, *others = {shape[place] for shape in shapes}
         if others:
             return None
-        shapes = [shape[:place] + shape[place + 1 :] for shape in shapes]
+        shapes = [_without(shape, place) for shape in shapes]
     if _lacks_records(logs, rows):
         return None
     axes = []
@@ -198,9 +197,13 @@ def _look(delivery: Delivery) -> Any:
         if len(by_key) != len(logs) or len(set(map(id, by_key.values()))) > 1:
             return None
         step = next(iter(by_key.values()))
-        axes.append((axis, step.dtype, step.ndim))
+        axes.append((axis, step.dtype, _without(step.shape, place) if stacked else step.shape))
     # What differs first decides: a structure cannot be compared with None.
     return bool(stacked), list(logs), structure is None, structure, dtypes, shapes, axes
+
+
+def _without(shape: tuple[int, ...], place: int) -> tuple[int, ...]:
+    return shape[:place] + shape[place + 1 :]
 
 
 def _lacks_records(logs: lox.logdict, rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""Histograms of other formats as numbers that every record has: their bins differ from one to the next."""
+"""Histograms of other formats as a few figures, because their bins differ from record to record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from lox.loggers._histogram import describe_bins
 
 
 def describe_histogram(counts: np.ndarray, edges: np.ndarray) -> dict[str, float]:
-    """What a histogram says of the numbers in it, as far as its bins tell. edges: one more than counts."""
+    """The mean, std, min, max and count of the numbers in a histogram, as far as its bins show them. edges: one more than
+    counts."""
     counts, edges = np.asarray(counts, np.float64), np.asarray(edges, np.float64)
     if not counts.sum() or not np.isfinite(edges).all():
         return dict.fromkeys(("mean", "std", "min", "max"), float("nan")) | {"count": float(counts.sum())}

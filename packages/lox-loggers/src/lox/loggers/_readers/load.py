@@ -48,18 +48,18 @@ def load(
     readers: str | Sequence[str] | None = None,
     on_error: Literal["raise", "warn"] = "raise",
 ) -> Any:
-    """What was logged to files: the logdict of a run, or of a folder with runs in it, at any depth, `Runs`: a mapping
-    `{name: logdict}` that can be narrowed, grouped, stacked and made a table of.
+    """Reads logs from files. Returns the logdict of a run; for a folder with runs in it, at any depth, returns `Runs`, a mapping
+    `{name: logdict}` that can be narrowed, grouped, stacked and made into a table.
 
-    Files of every backend are read, whichever program wrote them: those of `save`, `csv` and `jsonl`, TensorBoard's event files
-    (with lox-tensorboard installed) and offline runs of wandb (with lox-wandb). A name is the way from `path` to the run.
-    Runs come in the order in which they were opened: those of `jax.vmap(logger.init)(keys)` in the order of the keys.
-    Values are numpy arrays (memory-mapped where they are large), PRNG keys JAX key arrays; nested values of classes that
-    JSON does not know come as dicts.
+    It reads the files of every backend, whichever program wrote them: `save`, `csv` and `jsonl`, TensorBoard's event files
+    (with lox-tensorboard installed) and offline runs of wandb (with lox-wandb). The name of a run is its path below `path`.
+    Runs are in the order in which they were opened: those of `jax.vmap(logger.init)(keys)` in the order of the keys. Values
+    are numpy arrays (memory-mapped if they are large), and PRNG keys are JAX key arrays. Nested values of classes that JSON
+    does not have come as dicts.
 
     Args:
       path: a run, or a folder with runs in it or in folders below.
-      stack: one logdict with a leading run axis, as `load(path).stack()` gives.
+      stack: return one logdict with a leading run axis, like `load(path).stack()`.
       keys: only these keys, or leaves of nested values; patterns such as `"train/*"` work.
       readers: only the runs of these, such as `"save"`.
       on_error: what happens if runs cannot be read. `"raise"`: an UnreadableRunsError that names them all, and has the
