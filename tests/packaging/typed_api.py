@@ -1,11 +1,13 @@
 """How users see the public API: checked by mypy (`hatch run types:check`), never run."""
 
+from pathlib import Path
 from typing import Any, assert_type
 
 import jax
 
 import lox
 import lox.loggers
+from lox.loggers import backend
 from lox.tensorboard import TensorBoardLogger
 from lox.wandb import WandbLogger
 
@@ -86,6 +88,16 @@ def a_backend_has_these_methods() -> type[lox.loggers.Logger]:
             return Nowhere()
 
     return NowhereLogger
+
+
+def a_backend_has_these_tools(run: lox.loggers.Run, group: backend.NameFormat) -> None:
+    file = backend.GrowingFile(Path("runs/a.txt"))
+    file.take(b"a line", records=1)
+    assert_type(file.kept_records, int)
+    assert_type(backend.fill_format("MyLogger", "group", group, run), str)
+    assert_type(backend.read_config(backend.config_in(Path("runs/a"))), dict[str, Any])
+    assert_type(backend.number_labels(["a", "a"]), list[tuple[str, int]])
+    backend.write_config("runs/a", run)  # type: ignore[arg-type]
 
 
 BACKENDS: list[type[lox.loggers.Logger]] = [TensorBoardLogger, WandbLogger, lox.loggers.ConsoleLogger]
