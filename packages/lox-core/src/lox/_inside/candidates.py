@@ -119,7 +119,7 @@ class Candidates:
 class _Uses:
     """Who uses the results of the equations of a region.
 
-    Under ``grad`` the forward pass also returns what the backward pass needs. That is no result of a function or a scope:
+    Under ``grad`` the forward pass also returns what the backward pass needs. That is not a result of a function or a scope:
     whatever only the backward pass uses is left out, also where it leaves a body on its way there (``residuals``: which of
     the outputs of the body do).
     """

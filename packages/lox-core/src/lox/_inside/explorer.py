@@ -1,4 +1,4 @@
-"""The loop over equations, along the map of a program; and the same with the counters of the loops around at hand."""
+"""The loop over equations with a map of the program, and the same with the counters of the surrounding loops."""
 
 from __future__ import annotations
 

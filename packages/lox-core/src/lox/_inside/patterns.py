@@ -48,7 +48,7 @@ class Patterns:
         for kind in KINDS:
             of_kind = [found for found in candidates if found.kind == kind]
             for pattern in getattr(self, kind):
-                expected = pattern != "*" or not chosen  # who asks for everything may well get nothing of a kind
+                expected = pattern != "*" or not chosen  # everything may include nothing of a kind
                 if expected and not any(_matches(pattern, found) for found in of_kind):
                     warn_caller(f"lox.probe: {kind}={pattern!r} matches nothing. {_there_are(candidates, kind)}")
         if len(chosen) > MANY:

@@ -1,4 +1,4 @@
-"""``lox.probe``: marks that nobody wrote."""
+"""``lox.probe``: marks that are added by pattern."""
 
 from __future__ import annotations
 

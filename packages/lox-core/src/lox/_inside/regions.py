@@ -89,7 +89,7 @@ class Region:
         self.place = place
         self.loops = loops
         self._line, self._of_jax = node.line, node.of_jax
-        # The condition of a while loop belongs to the loop, but is no iteration of it.
+        # The condition of a while loop belongs to the loop, but is not an iteration of it.
         self.iterates = node.loop is not None and body is not compat.open_jaxpr(node.eqn.params.get("cond_jaxpr"))[0]
         self.branched = node.branched or node.eqn.primitive.name == "cond"
         # JAX transposes the product of a linear solve, and nothing can be added to what is transposed.

@@ -63,7 +63,7 @@ class Report:
     """Whether a nan or inf arose, and where the first one did.
 
     All fields but ``sites`` are arrays: scalars, or with leading axes for lanes and records; ``report[i]`` is one of those.
-    A report that is no tracer has the rest as properties.
+    A report that is not a tracer has the rest as properties.
 
     Attributes:
       found: whether one arose.

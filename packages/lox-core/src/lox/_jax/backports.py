@@ -280,7 +280,7 @@ _installed = False
 
 
 def install() -> None:
-    """Change JAX as the table says, once in a process."""
+    """Make the changes in the table, once in a process."""
     global _installed
     if _installed:
         return

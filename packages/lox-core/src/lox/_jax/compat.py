@@ -1,6 +1,6 @@
 """Everything lox takes from JAX's internals, and every fork between JAX versions.
 
-No other file imports ``jax._src``. Each fork says up to or from which version it is needed.
+No other file imports ``jax._src``. Each fork has a comment with the version up to or from which it is needed.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def has_mesh(eqn: Any) -> bool:
 
 
 def placements(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple[Any, ...]:
-    """Where and how values are to lie, as ``jax.jit`` takes it; None where nobody said so."""
+    """Where and how values are placed, as an argument of ``jax.jit``; None if nothing was specified."""
     placed = [None if sharding is _UNSPECIFIED else sharding for sharding in shardings]
     return tuple(
         sharding if layout is None else Format(layout, sharding)
@@ -321,7 +321,7 @@ def is_staged(value: Any) -> bool:
 
 
 def split_for_checkpoint(jaxpr: Any, unknown: Sequence[bool], unknown_outs: Sequence[bool], saveable: Any) -> Any:
-    """Take a closed jaxpr apart as a policy of ``jax.checkpoint`` says.
+    """Split a closed jaxpr by a policy of ``jax.checkpoint``.
 
     Returns the known part, the part that is computed later from residuals and all operands, which results are unknown,
     which are in the later part, and the number of residuals. JAX < 0.11 takes open jaxprs.

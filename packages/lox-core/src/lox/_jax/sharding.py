@@ -35,7 +35,7 @@ def vary_like(array: Any, *like: Any) -> Any:
 
 
 def split_of(aval: Any) -> Any:
-    """How a type says that its arrays are split between devices (explicit sharding); None where it does not."""
+    """How the arrays of a type are split between devices, if that is part of the type (explicit sharding); otherwise None."""
     sharding = getattr(aval, "sharding", None)
     spec = getattr(sharding, "spec", ())
     return sharding if spec and any(part is not None for part in spec) else None
@@ -53,7 +53,7 @@ def is_split(leaf: Any) -> bool:
 
 
 def zeros_split(shape: Sequence[int], dtype: Any, like: Any) -> Any:
-    """Zeros that are split as ``like`` says, along their last axes."""
+    """Zeros that are split like ``like``, along their last axes."""
     if like is None:
         return jax.numpy.zeros(shape, dtype)
     leading = (None,) * (len(shape) - len(like.spec))
@@ -112,5 +112,5 @@ def platform_of(mesh: Any) -> str:
 
 
 def device_count(mesh: Any) -> int:
-    """How many devices a program can be split over. Without a mesh, nothing says that it is not over all there are."""
+    """How many devices a program can be split over. Without a mesh, it could be all of them."""
     return jax.device_count() if mesh is None else int(mesh.size)

@@ -108,8 +108,9 @@ class Histogram:
         return counts[kept], self.edges[kept.start : kept.stop + 1]
 
     def describe(self) -> dict[str, Any]:
-        """What the bins tell about the values: their `mean`, `std`, `min`, `max`, the `count` of finite ones and the number
-        that is `nonfinite`. Values outside all bins count as the nearest edge. On the host: arrays of numpy."""
+        """Figures about the values, as far as the bins show them: their `mean`, `std`, `min`, `max`, the `count` of finite
+        ones and the number that is `nonfinite`. Values outside all bins count as the nearest edge. On the host: arrays of
+        numpy."""
         edges = self.edges
         counts, below, above, nan, inf = (np.asarray(field, np.float64) for field in self._fields())
         # The bins, and one without width at either end.
@@ -213,7 +214,7 @@ class _Edges:
 
 
 def describe_bins(counts: Floats, lows: Floats, highs: Floats) -> dict[str, Any]:
-    """What bins tell about the values in them, along the last axis of `counts`; nan if there are none."""
+    """Figures about the values in bins, along the last axis of `counts`; nan if there are none."""
     total, middles = counts.sum(-1), (lows + highs) / 2
     filled = counts > 0
     first, last = filled.argmax(-1), len(highs) - 1 - filled[..., ::-1].argmax(-1)

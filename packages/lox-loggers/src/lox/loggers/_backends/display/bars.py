@@ -1,6 +1,6 @@
 """Progress bars, and the places where they are shown: a terminal, a log file or a notebook.
 
-Whoever has progress to show makes `Bar`s of it and gives them to a place; `place_for` chooses one.
+Code that has progress to show makes `Bar`s and gives them to a place; `place_for` chooses one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Bar(NamedTuple):
 
     @property
     def remaining(self) -> float | None:
-        """Seconds to go; None where nobody knows."""
+        """Seconds to go; None if unknown."""
         return self.elapsed * (self.total - self.done) / self.done if self.total is not None and self.done else None
 
     @property
@@ -44,7 +44,7 @@ class Bar(NamedTuple):
         parts = [f"elapsed {_clock(self.elapsed)}"]
         if self.total is not None:
             parts.append(f"remaining {_clock(self.remaining)}")
-        if self.elapsed > 0.5 and self.done:  # of the first moments it says nothing
+        if self.elapsed > 0.5 and self.done:  # in the first moments it means nothing
             parts.append(f"{short(self.done / self.elapsed)}/s")
         return "  ".join(parts)
 
@@ -72,7 +72,7 @@ class BarPlace(Protocol):
 
         Args:
           last: they will not change any more.
-          hint: a sentence to the user, told once at the end.
+          hint: a sentence for the user, shown once at the end.
         """
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ def _drawn(bar: Bar) -> Markup:
 
 
 class Ended:
-    """A place that nobody sees any more, as after `train.py | head`: the training goes on."""
+    """A place that is no longer visible, as after `train.py | head`; training continues."""
 
     live = False
 
@@ -201,7 +201,7 @@ class Ended:
 
 
 def _clock(seconds: float | None) -> str:
-    """Hours, minutes and seconds; a dash where nobody knows."""
+    """Hours, minutes and seconds; a dash if unknown."""
     if seconds is None:
         return "-"
     minutes, second = divmod(round(seconds), 60)

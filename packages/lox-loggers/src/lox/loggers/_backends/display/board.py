@@ -17,7 +17,7 @@ from lox.loggers._delivery.names import short_names
 
 _POINTS = 64  # numbers behind a sparkline, at most
 _MAX_TEXTS = 4  # different values of a config that are spelled out
-_RATE_SECONDS = 10.0  # the rate is that of so many seconds
+_RATE_SECONDS = 10.0  # the rate is that of the last this many seconds
 
 
 class Course:

@@ -19,7 +19,7 @@ class _Detail(NamedTuple):
     """Characters of the name of a key, at most."""
 
     def key(self, name: str) -> str:
-        # The end of a name tells more than its beginning.
+        # The end of a name is more informative than its beginning.
         return name if len(name) <= self.name else "…" + name[1 - self.name :]
 
 

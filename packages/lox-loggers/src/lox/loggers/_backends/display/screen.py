@@ -23,7 +23,7 @@ class Part:
             self._screen.parts[self] = None
 
     def show(self, renderable: Any) -> None:
-        """Draws the part anew."""
+        """Draws the part again."""
         with _lock:
             self._screen.parts[self] = renderable
             self._screen.draw()

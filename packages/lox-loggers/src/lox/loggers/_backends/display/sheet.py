@@ -1,4 +1,4 @@
-"""What a live display shows as a table: the same rows and columns, whoever draws them."""
+"""What a live display shows as a table: the same rows and columns, wherever they are drawn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lox.loggers._backends.display.board import Board
 from lox.loggers._backends.display.numbers import short, whole
 from lox.loggers._delivery.failures import records_phrase
 
-# Up to so many runs have a row each; with more, a row is a key, with its mean and range over the runs.
+# Up to this many runs have a row each; with more, a row is a key, with its mean and range over the runs.
 MAX_ROWS = 12
 _MAX_KEY_COLUMNS = 3
 
