@@ -65,7 +65,8 @@ def test_the_names_that_logger_needs_are_refused(name):
 
 def test_the_refused_names_are_all_that_logger_has():
     """A private name that is added to Logger is to be mangled, or to be refused."""
-    from lox.loggers._delivery.logger import _OURS, Logger
+    from lox.loggers._delivery.logger import Logger
+    from lox.loggers._delivery.reserved import _OURS
 
     private = {name for name in vars(Logger) if name.startswith("_") and not name.startswith(("__", "_Logger__"))}
     assert private - {"_abc_impl"} == _OURS

@@ -210,6 +210,39 @@ def test_records_whose_keys_overlap_are_one_write_where_keys_are_apart():
     assert logs.step["b"].tolist() == [value % 100 for value in twice]
 
 
+def test_a_batch_ends_once_for_each_run_after_all_its_writes():
+    class Batches(Gated):
+        def open(self, run):
+            return BatchesWriter(self, run.name)
+
+    class BatchesWriter(GatedWriter, lox.loggers.BatchWriter):
+        def end_batch(self):
+            self.logger.calls.append(("end", self.name))
+            if self.logger.breaks:
+                raise OSError("the disk is away")
+
+    with Batches() as logger:
+        logger.breaks = False
+        states = [logger.init(jax.random.key(seed)) for seed in range(3)]
+        with Held(logger, states[0]):
+            for i in range(3):
+                logger.log(states[0], {"a": i})
+                logger.log(states[0], {"b": i})
+                logger.log(states[1], {"a": i})
+        wait_until(lambda: sum(call[0] == "end" for call in logger.calls) == 3)  # the first is that of the gate
+        first, second = (run.name for run in logger.runs[:2])
+        calls = [call[:2] for call in logger.calls if call[0] in ("write", "end")][1:]
+        assert calls[-2:] == [("end", first), ("end", second)]
+        assert calls[:-2].count(("write", first)) == 6
+        assert calls[:-2].count(("write", second)) == 1
+        logger.breaks = True
+        logger.log(states[0], {"a": 3})
+        with pytest.raises(OSError, match="the disk is away") as caught:
+            logger.flush()
+        assert "writing to run" in caught.value.__notes__[0]
+        logger.breaks = False
+
+
 @pytest.mark.parametrize("lanes", [None, 2], ids=["alone", "lanes"])
 def test_blocks_of_records_are_joined_too(lanes):
     def rows(x):

@@ -16,7 +16,8 @@ PUBLIC = {
         LoxError Reducer __version__ find_nonfinite log log_grad logdict nolog probe spool tap
     """,
     "lox.loggers": """
-        Backend Config ConsoleLogger CsvLogger DuplicateLoggerError Histogram JsonlLogger LaneWriter Logger LoggerClosedError
+        Backend BatchWriter Config ConsoleLogger CsvLogger DuplicateLoggerError Histogram JsonlLogger LaneWriter Logger
+        LoggerClosedError
         LoggerLoadError
         LoggerNotFoundError LoggerOptionError LoggerState LoggerStateError LoggerWarning MemoryLogger MultiLogger
         ProgressLogger Reader ReaderError RecordError Recording Run RunExistsError RunFormatError RunLock Runs SaveLogger

@@ -153,5 +153,5 @@ def test_a_server_that_cannot_be_reached_is_tried_once_for_all_lanes(monkeypatch
 
 
 def test_a_time_axis_does_not_go_with_resume():
-    with pytest.raises(WandbOptionError, match="time=True cannot go with"):
+    with pytest.raises(WandbOptionError, match="time=True does not work with"):
         WandbLogger(mode="offline", time=True, if_exists="resume")

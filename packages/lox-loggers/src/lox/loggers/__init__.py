@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lox.loggers._backends.display.program_bars import progress as progress
 from lox.loggers._delivery.locks import RunLock as RunLock
 from lox.loggers._delivery.logger import Logger as Logger
+from lox.loggers._delivery.run import BatchWriter as BatchWriter
 from lox.loggers._delivery.run import LaneWriter as LaneWriter
 from lox.loggers._delivery.run import LoggerState as LoggerState
 from lox.loggers._delivery.run import Run as Run

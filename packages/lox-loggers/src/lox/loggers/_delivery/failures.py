@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 
-from lox.loggers._errors import LoggerWarning
+from lox.loggers._errors import LoggerWarning, RecordError
 
 _log = logging.getLogger("lox.loggers")
 
@@ -137,3 +138,17 @@ def describe(error: BaseException) -> str:
 
 def records_phrase(number: int) -> str:
     return "1 record" if number == 1 else f"{number} records"
+
+
+def lost_records(error: BaseException) -> int | None:
+    """The `lost_records` of an error, if it has a sensible number there."""
+    try:
+        lost = operator.index(error.lost_records)  # type: ignore[attr-defined]
+    except Exception:
+        return None
+    return lost if lost >= 0 else None
+
+
+def nothing_was_written(error: BaseException) -> bool:
+    """Whether a writer refused a record before it took any of those that came with it."""
+    return isinstance(error, RecordError) and lost_records(error) is None

@@ -31,7 +31,7 @@ from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.names import folded
 from lox.loggers._delivery.naming import Naming
 from lox.loggers._delivery.opening import Siblings, first_name, is_free, open_run, tell_others
-from lox.loggers._delivery.options import check_choice, check_close_timeout, check_flag, check_queue_size
+from lox.loggers._delivery.options import check_options
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import (
     IfExists,
@@ -116,12 +116,7 @@ class Logger(abc.ABC):
         time: bool = False,
     ) -> None:
         owner = type(self).__name__
-        check_choice(owner, "if_exists", if_exists, ("new", "error", "replace", "resume"))
-        check_choice(owner, "on_error", on_error, ("raise", "warn"))
-        check_choice(owner, "processes", processes, ("first", "all"))
-        check_queue_size(owner, queue_size)
-        check_close_timeout(owner, close_timeout)
-        check_flag(owner, "time", time)
+        check_options(owner, if_exists, on_error, processes, queue_size, close_timeout, time)
         self.__naming = Naming(owner, name, processes)
         self.__time = time
         self.if_exists = if_exists

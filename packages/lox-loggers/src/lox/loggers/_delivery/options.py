@@ -5,24 +5,30 @@ from __future__ import annotations
 from lox.loggers._errors import LoggerOptionError
 
 
-def check_choice(owner: str, option: str, value: object, allowed: tuple[str, ...]) -> None:
+def check_options(
+    owner: str,
+    if_exists: object,
+    on_error: object,
+    processes: object,
+    queue_size: object,
+    close_timeout: object,
+    time: object,
+) -> None:
+    """Raises a LoggerOptionError for a value that an option of `owner` does not take."""
+    _check_choice(owner, "if_exists", if_exists, ("new", "error", "replace", "resume"))
+    _check_choice(owner, "on_error", on_error, ("raise", "warn"))
+    _check_choice(owner, "processes", processes, ("first", "all"))
+    if not isinstance(queue_size, int) or queue_size < 1:
+        raise _refused(owner, "queue_size", queue_size, "an int of at least 1")
+    if close_timeout is not None and not (isinstance(close_timeout, int | float) and close_timeout > 0):
+        raise _refused(owner, "close_timeout", close_timeout, "a positive number of seconds, or None")
+    if not isinstance(time, bool):
+        raise _refused(owner, "time", time, "True or False")
+
+
+def _check_choice(owner: str, option: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise _refused(owner, option, value, f"one of {', '.join(map(repr, allowed))}")
-
-
-def check_queue_size(owner: str, value: object) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise _refused(owner, "queue_size", value, "an int of at least 1")
-
-
-def check_close_timeout(owner: str, value: object) -> None:
-    if value is not None and not (isinstance(value, int | float) and value > 0):
-        raise _refused(owner, "close_timeout", value, "a positive number of seconds, or None")
-
-
-def check_flag(owner: str, option: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise _refused(owner, option, value, "True or False")
 
 
 def _refused(owner: str, option: str, value: object, allowed: str) -> LoggerOptionError:

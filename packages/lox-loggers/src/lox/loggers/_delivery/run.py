@@ -103,6 +103,17 @@ class LaneWriter(Writer):
         """
 
 
+class BatchWriter(Writer):
+    """A writer that learns when a batch ends: after the last `write` of records that were waiting together.
+
+    A base class for writers that encode each table at once, and hand all of them to a file or a service together.
+    """
+
+    @abc.abstractmethod
+    def end_batch(self) -> None:
+        """Hands over what the writes since the last call have brought. A failure counts as one of these writes."""
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LoggerState:

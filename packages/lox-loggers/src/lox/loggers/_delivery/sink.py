@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import operator
 import os
 import threading
 import time
@@ -24,16 +23,16 @@ from lox._host.delivery import Delivery
 from lox._logdict.table import as_table
 from lox.loggers._delivery import copies
 from lox.loggers._delivery.at_exit import open_sinks
-from lox.loggers._delivery.failures import Failures, records_phrase
+from lox.loggers._delivery.failures import Failures, lost_records, nothing_was_written, records_phrase
 from lox.loggers._delivery.ids import RunIds
 from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.names import folded, numbered
 from lox.loggers._delivery.resume import WrittenSteps
-from lox.loggers._delivery.run import LaneWriter, OpenRuns, Run, Writer
-from lox.loggers._delivery.tables import count_records, lane_of, nbytes
+from lox.loggers._delivery.run import BatchWriter, LaneWriter, OpenRuns, Run, Writer
+from lox.loggers._delivery.tables import count_records, lane_of, nbytes, records_of
 from lox.loggers._delivery.worker import Worker
-from lox.loggers._errors import LoggerClosedError, LoggerStateError, RecordError, RunExistsError
+from lox.loggers._errors import LoggerClosedError, LoggerStateError, RunExistsError
 
 T = TypeVar("T")
 
@@ -59,8 +58,11 @@ class _OpenRun:
     written: WrittenSteps | None  # what a resumed run holds already
     dirty: bool = False
     lane_writer: LaneWriter | None = None
+    batch_writer: BatchWriter | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.writer, BatchWriter):
+            self.batch_writer = self.writer
         if isinstance(self.writer, LaneWriter) and self.written is None:
             self.lane_writer = self.writer
 
@@ -92,6 +94,7 @@ class Sink:
         self._cut_short: set[str] = set()
         self._close_timeout = close_timeout
         self._at_hand: list[Joined] = []  # what is being written, the first last
+        self._in_batch: dict[int, _OpenRun] = {}  # the runs with a BatchWriter that the current batch was written to
         self._doing = ""  # what the backend was last asked for
         self._worker = Worker(f"lox:{owner}", queue_size, self._write_all, self._flush_all, flush_interval)
         open_sinks.add(self)
@@ -203,7 +206,7 @@ class Sink:
 
     def _stuck(self) -> str:
         waiting = [*(block.delivery for block in list(self._at_hand)), *self._worker.unhandled()]
-        left = records_phrase(sum(map(_records_of, waiting)))
+        left = records_phrase(sum(map(records_of, waiting)))
         doing = self._doing or "busy"
         return (
             f"{self.owner} made no progress for {self._close_timeout:g} seconds while {doing}; {left} not written. "
@@ -239,6 +242,17 @@ class Sink:
             except BaseException as error:  # nothing may end the thread: others wait for it
                 self._failed(error, "writing", block.delivery.logs)
             self._at_hand.pop()
+        self._end_batch()
+
+    def _end_batch(self) -> None:
+        written, self._in_batch = self._in_batch, {}
+        for entry in written.values():
+            self._worker.made_progress()
+            try:
+                if entry.batch_writer is not None:
+                    entry.batch_writer.end_batch()
+            except BaseException as error:
+                self._failed(error, f"writing to run {entry.run.name!r}")
 
     def _read(self, delivery: Delivery) -> Delivery | None:
         """The delivery on the host; None if the program that computes it has failed."""
@@ -287,7 +301,7 @@ class Sink:
         try:
             return entry.lane_writer.write_lane(logs, lane)
         except BaseException as error:
-            if _nothing_was_written(error):
+            if nothing_was_written(error):
                 return False  # writing the table finds the record at fault
             self._failed(error, f"writing to run {entry.run.name!r}", lane_of(logs, lane))
             return True
@@ -309,9 +323,11 @@ class Sink:
             if table:
                 entry.dirty = True
                 self._doing = f"writing to run {entry.run.name!r}"
+                if entry.batch_writer is not None:
+                    self._in_batch[run_id] = entry
                 entry.writer.write(table)
         except BaseException as error:
-            if _nothing_was_written(error) and len(alone := list(parts)) > 1:
+            if nothing_was_written(error) and len(alone := list(parts)) > 1:
                 # One of the records cannot be stored, and it must not take the others with it.
                 for part in alone:
                     self._write(run_id, part)
@@ -364,28 +380,7 @@ class Sink:
             self.failures.keep(error, where)  # the user asked for it with if_exists="error"; the backend has not failed
             return
         # A writer that keeps rows knows better how many were lost.
-        lost = _lost_records(error)
+        lost = lost_records(error)
         if lost is None:
             lost = 0 if logs is None else count_records(logs)
         self.failures.add(error, where, lost)
-
-
-def _lost_records(error: BaseException) -> int | None:
-    """The `lost_records` of an error, if it has a sensible number there."""
-    try:
-        lost = operator.index(error.lost_records)  # type: ignore[attr-defined]
-    except Exception:
-        return None
-    return lost if lost >= 0 else None
-
-
-def _nothing_was_written(error: BaseException) -> bool:
-    """Whether a writer refused a record before it took any of those that came with it."""
-    return isinstance(error, RecordError) and _lost_records(error) is None
-
-
-def _records_of(delivery: Delivery) -> int:
-    """How many records a delivery brings, to all of its lanes."""
-    if not delivery.lanes:
-        return count_records(delivery.logs) if delivery.alive else 0
-    return sum(count_records(lane_of(delivery.logs, tuple(lane))) for lane in np.argwhere(delivery.alive).tolist())

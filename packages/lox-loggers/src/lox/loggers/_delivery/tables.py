@@ -130,6 +130,13 @@ def count_records(logs: lox.logdict) -> int:
         return 1
 
 
+def records_of(delivery: Delivery) -> int:
+    """How many records a delivery brings, to all of its lanes."""
+    if not delivery.lanes:
+        return count_records(delivery.logs) if delivery.alive else 0
+    return sum(count_records(lane_of(delivery.logs, tuple(lane))) for lane in np.argwhere(delivery.alive).tolist())
+
+
 def _map_value(key: str, value: Any, convert: Callable[[str, Any], Any]) -> Any:
     if type(value) in _ARRAY_LIKE or isinstance(value, (np.generic, jax.Array)):  # a union takes longer
         return convert(key, value)

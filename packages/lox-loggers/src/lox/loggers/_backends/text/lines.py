@@ -16,12 +16,12 @@ from lox.loggers._backends.text.rows import Columns, Row, steps_in, tables
 from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.resume import Steps
-from lox.loggers._delivery.run import Run
+from lox.loggers._delivery.run import BatchWriter, Run
 from lox.loggers._errors import RunExistsError, RunFormatError
 
 
-class LineWriter(abc.ABC):
-    """Writes records as lines, each table at once. The file keeps what the disk refuses (see `GrowingFile`)."""
+class LineWriter(BatchWriter):
+    """Writes records as lines, one batch at a time. The file keeps what the disk refuses (see `GrowingFile`)."""
 
     def __init__(self, file: _files.GrowingFile, legend: Legend) -> None:
         self._file = file
@@ -31,7 +31,7 @@ class LineWriter(abc.ABC):
     def lines(self, tables: Sequence[Columns]) -> str:
         """The lines of all rows of all tables, in order."""
 
-    def prepare(self) -> None:  # noqa: B027 (only some have something to do)
+    def prepare(self) -> None:
         """Runs before lines are added to the file."""
 
     def write(self, logs: lox.logdict) -> None:
@@ -40,7 +40,9 @@ class LineWriter(abc.ABC):
         parts = list(tables(logs, self._legend))
         lines = self.lines(parts).encode("utf-8", "surrogatepass")
         self._file.take(lines, sum(len(next(iter(columns.values()), ())) for columns in parts))
-        self.flush()
+
+    def end_batch(self) -> None:
+        self._write_out(lost=0)
 
     def flush(self) -> None:
         self._write_out(lost=0)
