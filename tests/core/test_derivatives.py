@@ -132,6 +132,8 @@ AROUND = {
 
 @pytest.mark.parametrize("fun", AROUND.values(), ids=AROUND)
 def test_a_tangent_is_recorded_in_forward_mode_and_does_not_exist_in_reverse_mode(fun):
+    if fun is AROUND["checkpoint"] and getattr(jax.config, "jax_remat3", False):
+        pytest.skip("with jax_remat3 the rule runs in what is computed again, and there only: see docs/seam.md")
     expected = jax.grad(lambda x: fun(x).sum())(X)
     out, logs = lox.spool(jax.grad(lambda x: fun(x).sum()), capacity=4)(X)
     assert_close(out, expected)

@@ -189,8 +189,21 @@ SCANS = [p for p in PROGRAMS if "scan" in p.name and not p.batched_control]
 @pytest.mark.skipif(not hasattr(jax.config, "jax_scan3"), reason="this JAX has no such flag")
 @pytest.mark.parametrize("program", SCANS, ids=repr)
 def test_what_jax_itself_can_do_with_scan3_can_be_spooled_and_tapped(program, set_flags):
+    check_with_scan3(program, set_flags, ["jax_scan3"])
+
+
+@settled
+@pytest.mark.skipif(not hasattr(jax.config, "jax_scan3"), reason="this JAX has no such flag")
+@pytest.mark.parametrize(
+    "program", [p for p in SCANS if any(what in p.name for what in ("checkpoint", "jvp", "vjp"))], ids=repr
+)
+def test_what_jax_itself_can_do_with_all_flags_together_can_be_spooled_and_tapped(program, set_flags):
+    check_with_scan3(program, set_flags, [*FLAGS, "jax_scan3"])
+
+
+def check_with_scan3(program, set_flags, flags):
     expected = np.asarray(program.fun(ARGUMENT))
-    set_flags(["jax_scan3"])
+    set_flags(flags)
     try:
         found = np.asarray(program.fun(ARGUMENT))
     except Exception as error:  # whatever it is, it is not of lox's making
