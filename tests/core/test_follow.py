@@ -14,6 +14,7 @@ import lox
 from lox._inside import effort
 from lox._inside.follow import follow
 from lox._inside.ticks import Answer, FollowedLoop, Target
+from lox._jax import compat
 from tests.core.checks import assert_close
 from tests.corpus import LANES, PROGRAMS, X
 
@@ -208,3 +209,22 @@ def test_a_program_without_loops_tells_nothing():
     out, listener = heard_of(lambda x: jnp.sin(x), 1.0)
     assert_close(out, jnp.sin(1.0))
     assert (listener.loops, listener.heard, listener.ended) == ([], [], [])
+
+
+def test_a_kind_of_effect_that_comes_after_the_first_mark_is_known_to_jax():
+    lox.spool(lambda x: lox.log({"x": x}))(1.0)
+
+    class Late(compat.Effect):
+        __str__ = lambda self: "Late"  # noqa: E731
+
+    late_p = compat.Primitive("late")
+    late_p.multiple_results = True
+    late_p.def_effectful_abstract_eval(lambda: ([], {Late()}))
+    compat.allow_effect(Late)
+    try:
+        jaxpr = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, _: (late_p.bind(), (c, None))[1], x, None, length=3))(
+            1.0
+        )
+        assert [type(effect) for effect in jaxpr.effects] == [Late]
+    finally:
+        del compat.our_effects[Late]

@@ -43,6 +43,11 @@ our_effects: dict[type[Effect], bool] = {}
 def allow_effect(effect_type: type[Effect], *, ordered: bool = False) -> None:
     """Let an effect of our own pass through every transformation."""
     our_effects[effect_type] = ordered
+    if _are_registered:  # a module that was imported after the first mark
+        register_effects()
+
+
+_are_registered = False
 
 
 def register_effects() -> None:
@@ -50,6 +55,8 @@ def register_effects() -> None:
 
     Without ``partial_eval_kept_effects``, ``grad`` of a ``scan`` loses the effects of its body in silence.
     """
+    global _are_registered
+    _are_registered = True
     for effect_type, ordered in our_effects.items():
         for allowed in (
             _effects.lowerable_effects,
