@@ -43,20 +43,25 @@ def assert_same_bits(actual, expected):
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_the_result_is_the_same_bit_for_bit(program):
-    probed = lox.probe(program.fun, **EVERYTHING)
-    assert_same_bits(looked_at(probed)(ARGUMENT), jax.jit(program.fun)(ARGUMENT))
-    if not program.bounded:  # a `where` that differs between lanes needs the transformation inside
-        assert_same_bits(looked_at(jax.vmap(probed))(LANES), jax.jit(jax.vmap(program.fun))(LANES))
-    if program.differentiable:
-        gradient = jax.jit(jax.grad(program.fun))(ARGUMENT)
-        assert_same_bits(looked_at(lox.probe(jax.grad(program.fun), **EVERYTHING))(ARGUMENT), gradient)
+    def all_ways(transform):
+        def run(x):
+            outs = [transform(program.fun)(x)]
+            if not program.bounded:  # a `where` that differs between lanes needs the transformation inside
+                outs.append(jax.vmap(transform(program.fun))(jnp.asarray(LANES)))
+            return [*outs, transform(jax.grad(program.fun))(x)] if program.differentiable else outs
+
+        return run
+
+    probed = looked_at(all_ways(lambda fun: lox.probe(fun, **EVERYTHING)))(ARGUMENT)
+    for actual, expected in zip(probed, jax.jit(all_ways(lambda fun: fun))(ARGUMENT), strict=True):
+        assert_same_bits(actual, expected)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_tap_delivers_what_spool_returns_and_the_marks_of_the_program_stay(program):
     probed = jax.jit(lox.probe(program.fun, **EVERYTHING, prefix="probe/"))
-    _, spooled = lox.spool(probed, capacity=512)(ARGUMENT)
-    spooled = spooled.trim()
+    both = jax.jit(lambda x: [lox.spool(fun, capacity=512)(x)[1] for fun in (probed, program.fun)])
+    spooled, own = (logs.trim() for logs in both(ARGUMENT))
     _, received = tapped(probed, ARGUMENT)
     for key in spooled:
         rows = [jax.tree.map(plain, logs[key]) for logs in received if key in logs]
@@ -66,7 +71,6 @@ def test_tap_delivers_what_spool_returns_and_the_marks_of_the_program_stay(progr
             records = records if key in spooled.stacked else jax.tree.map(lambda leaf: leaf[None], records)
             stacked = jax.tree.map(lambda like, *leaves: np.stack(leaves).astype(like.dtype), records, *rows)
             assert_close(stacked, records, key)
-    own = lox.spool(jax.jit(program.fun), capacity=512)(ARGUMENT)[1].trim()
     for key in own:
         assert_close(spooled[key], own[key], key)
         assert int(spooled.counts[key]) == int(own.counts[key])

@@ -1,7 +1,8 @@
-"""Looking into the code of libraries, which is not changed for it: ``lox.probe`` and ``lox.find_nonfinite``."""
+"""Looking into the code of libraries, which is not changed for it: ``lox.probe``, ``lox.find_nonfinite`` and bars."""
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import jax
@@ -10,8 +11,18 @@ import numpy as np
 import pytest
 
 import lox
+import lox.loggers
+from lox.loggers._backends.display.program_bars import painter
 
 REASON = "not installed: hatch run libs:test"
+
+
+def with_bar(fun: Any, *args: Any) -> tuple[Any, str]:
+    """The result, and the last line about it in a log file."""
+    file = io.StringIO()
+    out = jax.block_until_ready(lox.loggers.progress(fun, file=file)(*args))
+    painter.finish()
+    return out, file.getvalue().splitlines()[-1]
 
 
 class TestBlackjax:
@@ -30,7 +41,7 @@ class TestBlackjax:
 
         return jax.lax.scan(step, kernel.init(jnp.ones(2)), jax.random.split(key, 5))[1]
 
-    def test_a_record_for_each_step_of_the_sampler(self) -> None:
+    def test_a_bar_and_the_acceptance_rate_of_each_step(self) -> None:
         def density(x: Any) -> Any:
             return -0.5 * jnp.sum(x**2)
 
@@ -38,9 +49,13 @@ class TestBlackjax:
             return self.sample(key, density)
 
         key = jax.random.key(0)
-        acceptance, logs = lox.spool(jax.jit(lox.probe(sample, loops="scan")), capacity=8)(key)
-        np.testing.assert_allclose(acceptance, jax.jit(sample)(key), rtol=1e-5)
-        assert logs["scan"].tolist() == [0, 1, 2, 3, 4]
+        acceptance, line = with_bar(jax.jit(sample), key)
+        assert acceptance.tolist() == jax.jit(sample)(key).tolist()
+        assert line.startswith("sample  5/5 (100%)")
+        # The sampler divides by the number of its proposals: nothing else outside of its own loops is a quotient.
+        _, logs = lox.spool(jax.jit(lox.probe(sample, loops="scan", primitives="scan/div")), capacity=8)(key)
+        assert logs["sample/scan" if "sample/scan" in logs else "scan"].tolist() == [0, 1, 2, 3, 4]
+        np.testing.assert_allclose(logs["scan/div"], acceptance, rtol=1e-5)
 
 
 def test_a_solution_of_diffrax_and_the_step_where_it_blows_up() -> None:
@@ -51,6 +66,9 @@ def test_a_solution_of_diffrax_and_the_step_where_it_blows_up() -> None:
         saved = diffrax.diffeqsolve(term, diffrax.Euler(), t0=0.0, t1=4.0, dt0=0.25, y0=y0, max_steps=16, throw=False)
         return saved.ys[0]
 
+    solved, line = with_bar(jax.jit(solve), jnp.float32(0.1))
+    np.testing.assert_allclose(solved, jax.jit(solve)(jnp.float32(0.1)), rtol=1e-6)
+    assert "solve" in line
     slow, report = lox.find_nonfinite(solve, ignore_masked=True)(jnp.float32(0.1))
     assert np.isfinite(slow)
     assert not report.found
@@ -138,6 +156,43 @@ def test_each_layer_of_a_flax_nnx_transformer() -> None:
     assert list(logs) == ["block0/mlp", "block0", "block1/mlp", "block1"]
     np.testing.assert_allclose(logs["block0"], blocks[0](x), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(logs["block1"], out, rtol=1e-6)
+
+
+def test_nnx_has_no_scopes_of_its_own_and_a_few_lines_add_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    nnx = pytest.importorskip("flax.nnx", reason=REASON)
+
+    class Block(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.norm, self.linear = nnx.LayerNorm(8, rngs=rngs), nnx.Linear(8, 8, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return x + nnx.gelu(self.linear(self.norm(x)))
+
+    class Model(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.first, self.second = Block(rngs), Block(rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.second(self.first(x))
+
+    model, x = Model(nnx.Rngs(0)), jnp.linspace(-1.0, 1.0, 16).reshape(2, 8)
+    expected = model.first(x)
+    assert not [found for found in lox.probe(lambda x: model(x)).found(x) if found.kind == "scopes"]
+    names = {id(module): ".".join(map(str, path)) for path, module in nnx.iter_modules(model)}
+
+    def with_scope(call: Any) -> Any:
+        def named(self: Any, *args: Any) -> Any:
+            with jax.named_scope(names[id(self)] or "model"):
+                return call(self, *args)
+
+        return named
+
+    for layer in (Model, Block, nnx.Linear):
+        monkeypatch.setattr(layer, "__call__", with_scope(layer.__call__))
+    out, logs = lox.spool(lox.probe(lambda x: model(x), scopes=["first", "second.linear", "model"]))(x)
+    assert list(logs) == ["model/first", "model/second/second.linear", "model"]
+    np.testing.assert_allclose(logs["model/first"], expected, rtol=1e-5)
+    np.testing.assert_allclose(logs["model"], out, rtol=1e-6)
 
 
 def test_the_backward_pass_of_an_optax_loop_that_makes_a_nan() -> None:
