@@ -1,7 +1,8 @@
-"""Leaves of logs as numpy."""
+"""Leaves of logs as numpy, and arrays that are mapped once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,3 +21,17 @@ def to_plain(leaf: Any) -> Any:
     """A Python number, or an array where there are several."""
     array = to_numpy(leaf)
     return array.item() if array.ndim == 0 else array
+
+
+class Memo:
+    """Maps an array once, so keys that shared a step array still share it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, tuple[Any, Any]] = {}
+
+    def __call__(self, label: Any, array: Any, compute: Callable[[], Any]) -> Any:
+        found = self._seen.get((label, id(array)))
+        if found is None:
+            # The array is kept alive with its image, so its id is not reused meanwhile.
+            found = self._seen[label, id(array)] = (array, compute())
+        return found[1]

@@ -14,9 +14,7 @@ them with ``jax.vmap`` too.
 
 from __future__ import annotations
 
-import difflib
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,8 +23,9 @@ import numpy as np
 
 from lox._errors import LogTypeError, MissingKeyError
 from lox._logdict import display, html, pytree
-from lox._logdict.arrays import to_numpy, to_plain
+from lox._logdict.arrays import Memo, to_numpy, to_plain
 from lox._logdict.frame import to_frame
+from lox._logdict.keys import no_such_key, takes_two
 from lox._logdict.reduction import reduce_logs
 from lox._logdict.sequence import concatenate, iterate_rows
 
@@ -108,7 +107,7 @@ class logdict(dict[str, Any]):
         raise AttributeError(f"logdict has no attribute or step axis {name!r}; its step axes are {list(self._steps)}")
 
     def __missing__(self, key: Any) -> Any:
-        raise MissingKeyError(f"lox: {_no_such_key(key, self)}")
+        raise MissingKeyError(f"lox: {no_such_key(key, self)}")
 
     def _rows_of(self, key: str) -> int:
         if key not in self._stacked:
@@ -218,7 +217,7 @@ class logdict(dict[str, Any]):
 
     def filter(self, pred: Callable[[str], bool] | Callable[[str, Any], bool]) -> logdict:
         """The keys for which ``pred(key)`` holds; a function of two arguments is given the value too."""
-        given = self.items() if _takes_two(pred) else ((key,) for key in self)
+        given = self.items() if takes_two(pred) else ((key,) for key in self)
         return self._pick({args[0]: args[0] for args in given if pred(*args)})
 
     def prefix(self, prefix: str) -> logdict:
@@ -287,7 +286,7 @@ class logdict(dict[str, Any]):
 
     def _map_rows(self, change: Callable[[str, Any], Any], **replaced: Any) -> logdict:
         """Apply ``change(key, leaf)`` to all leaves of values and steps."""
-        shared = _Memo()
+        shared = Memo()
         values = {key: jax.tree.map(functools.partial(change, key), value) for key, value in self.items()}
         kinds = {key: (key in self._bounds, key in self._stacked, _bound_id(self, key)) for key in self}
         steps = {
@@ -365,29 +364,6 @@ class logdict(dict[str, Any]):
         return plot_logs(self, keys, lanes, options)
 
 
-def _no_such_key(key: Any, logs: Mapping[str, Any]) -> str:
-    if not logs:
-        return f"these logs have no key {key!r}: they are empty. Nothing was recorded, or nothing that was selected."
-    close = difflib.get_close_matches(str(key), logs, n=3, cutoff=0.5) or [
-        name for name in logs if name.rpartition("/")[2] == key
-    ]
-    if close:
-        return f"these logs have no key {key!r}. Did you mean {' or '.join(map(repr, close))}?"
-    shown = [repr(name) for name in logs][:10] + ["..."] * (len(logs) > 10)
-    return f"these logs have no key {key!r}. They have {', '.join(shown)}."
-
-
-def _takes_two(pred: Callable[..., bool]) -> bool:
-    try:
-        parameters = inspect.signature(pred).parameters.values()
-    except (TypeError, ValueError):  # a builtin that does not say
-        return False
-    required = [
-        p for p in parameters if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    return len(required) == 2
-
-
 # What works on traced logs too, and so under `jax.vmap`.
 _MAPPED = ("slice", "reduce()")
 
@@ -404,20 +380,6 @@ class _Slicer:
             taken._stacked = frozenset()
         taken._counts = {key: taken._rows_of(key) for key in taken}
         return taken
-
-
-class _Memo:
-    """Maps an array once, so that keys that shared a step array go on sharing it."""
-
-    def __init__(self) -> None:
-        self._seen: dict[Any, tuple[Any, Any]] = {}
-
-    def __call__(self, label: Any, array: Any, compute: Callable[[], Any]) -> Any:
-        found = self._seen.get((label, id(array)))
-        if found is None:
-            # The array is kept alive with its image, so its id is not reused meanwhile.
-            found = self._seen[label, id(array)] = (array, compute())
-        return found[1]
 
 
 def _bound_id(logs: logdict, key: str) -> int | None:

@@ -13,7 +13,7 @@ from lox.loggers._backends.display.numbers import short, sparkline, whole
 from lox.loggers._cli.output import lines, table
 from lox.loggers._cli.selection import Chosen, Selection, choose
 from lox.loggers._compare import statistics
-from lox.loggers._compare.columns import Array, Column, axes_of, numeric_columns
+from lox.loggers._compare.columns import Array, NumericColumn, axes_of, numeric_columns
 from lox.loggers._errors import RunFormatError
 from lox.loggers._json import finite, to_json
 from lox.loggers._readers import config as configs
@@ -96,7 +96,7 @@ def _steps(logs: lox.logdict, key: str) -> str:
     return ", ".join(told)
 
 
-def _metrics(logs: lox.logdict, runs: Runs, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Column]]:
+def _metrics(logs: lox.logdict, runs: Runs, wanted: Callable[[str], bool]) -> Iterator[tuple[str, NumericColumn]]:
     for key in logs:
         if key not in runs.constants:
             for column in numeric_columns(logs, key):

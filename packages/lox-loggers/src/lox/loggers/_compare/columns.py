@@ -15,7 +15,7 @@ from lox.loggers import _tree
 Array = npt.NDArray[np.float64]
 
 
-class Column(NamedTuple):
+class NumericColumn(NamedTuple):
     label: str
     """The key, or `key/leaf`."""
     values: Array
@@ -27,13 +27,13 @@ class Column(NamedTuple):
         return f"{self.label} (mean of {'x'.join(map(str, self.shape))})" if self.shape else self.label
 
 
-def numeric_columns(logs: lox.logdict, key: str) -> Iterator[Column]:
+def numeric_columns(logs: lox.logdict, key: str) -> Iterator[NumericColumn]:
     """The leaves of a key that hold numbers. Text and PRNG keys have none."""
     value = logs[key]
     leaves = [((), value)] if isinstance(value, np.ndarray) else _tree.leaves_of(summarized(value))
     for path, leaf in leaves:
         if (numbers := as_numbers(leaf)) is not None:
-            yield Column(_tree.label(key, path), numbers, leaf.shape[1:])
+            yield NumericColumn(_tree.label(key, path), numbers, leaf.shape[1:])
 
 
 def as_numbers(leaf: Any) -> Array | None:

@@ -13,7 +13,7 @@ from lox._html import curve as svg
 from lox._html.numbers import mean, short, span, spread
 from lox._html.table import Cell, Markup, block, dim, more, table, text, title
 from lox._logdict.html import Row, counted, show_rows
-from lox.loggers._compare.columns import Array, Column, axes_of, numeric_columns
+from lox.loggers._compare.columns import Array, NumericColumn, axes_of, numeric_columns
 from lox.loggers._compare.curves import Curve, Look, over_runs, series_of
 from lox.loggers._delivery.names import short_names
 from lox.loggers._readers import config as configs
@@ -35,7 +35,7 @@ class _Member(NamedTuple):
     run: str
     logs: lox.logdict
     key: str
-    column: Column
+    column: NumericColumn
 
 
 def show_runs(runs: Runs) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 import lox
 from lox._host.delivery import Delivery, Receiver, call, send
 from lox._jax import compat
-from lox.loggers._delivery import at_exit, copies, pending, reserved
+from lox.loggers._delivery import at_exit, copies, pending, reserved, tables
 from lox.loggers._delivery.config import ConfigTemplate
 from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.names import folded
@@ -46,15 +46,6 @@ from lox.loggers._delivery.run import (
     words_of_key,
 )
 from lox.loggers._delivery.sink import Sink
-from lox.loggers._delivery.tables import (
-    check_record,
-    check_traced,
-    host_record,
-    is_on_device,
-    one_record,
-    with_all_parts,
-    with_time,
-)
 from lox.loggers._errors import LoggerClosedError, LoggerOptionError, LoggerStateError
 
 P = ParamSpec("P")
@@ -211,7 +202,7 @@ class Logger(abc.ABC):
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             self.__ready()
             out, logs = spooled(*args, **kwargs)
-            self.__send(state, logs if compat.tracing_now() else with_all_parts(logs))
+            self.__send(state, logs if compat.tracing_now() else tables.with_all_parts(logs))
             return out
 
         return wrapper
@@ -238,17 +229,19 @@ class Logger(abc.ABC):
                 raise LoggerOptionError(f"a logdict has its own steps: remove {', '.join(steps)} from this call")
             self.__send(state, logs.prefix(prefix) if prefix else logs)
         elif isinstance(logs, Mapping):
-            check_record(logs, steps)
+            tables.check_record(logs, steps)
             record = {prefix + key: value for key, value in logs.items()} if prefix else logs
             if compat.tracing_now():
-                check_traced(record)
-                self.__send(state, one_record(record, steps))
+                tables.check_traced(record)
+                self.__send(state, tables.one_record(record, steps))
             else:
                 self.check_names(record, steps)
-                if any(map(is_on_device, record.values())):
-                    self.__receive_now(state, one_record(record, steps))
+                if any(map(tables.is_on_device, record.values())):
+                    self.__receive_now(state, tables.one_record(record, steps))
                 else:
-                    self._receive(Delivery((), np.asarray(True), np.asarray(state.run), host_record(record, steps)))
+                    self._receive(
+                        Delivery((), np.asarray(True), np.asarray(state.run), tables.host_record(record, steps))
+                    )
         else:
             raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
         # After the record is queued: an earlier failure must not lose it.
@@ -352,7 +345,7 @@ class Logger(abc.ABC):
     def _receive(self, delivery: Delivery) -> None:
         """The host's end of every delivery."""
         if self.__time:
-            delivery = delivery._replace(logs=with_time(delivery, self.__sink.seconds_open))
+            delivery = delivery._replace(logs=tables.with_time(delivery, self.__sink.seconds_open))
         try:
             self.__sink.deliver(delivery)
         except LoggerClosedError as error:  # raised to the user, not into the running program

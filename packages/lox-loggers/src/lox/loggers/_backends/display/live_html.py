@@ -8,7 +8,7 @@ from lox._html.curve import line, sparkline
 from lox._html.table import Cell, Markup, block, dim, more, table, title
 from lox.loggers._backends.display.board import Board
 from lox.loggers._backends.display.chart import charts_html, panels_of
-from lox.loggers._backends.display.sheet import Column, Sheet, Value, sheet_of
+from lox.loggers._backends.display.sheet import Sheet, SheetColumn, Value, sheet_of
 
 # What is sent several times a second has to be small: servers drop what is more than a megabyte a second.
 _MOST_ROWS = 30
@@ -30,14 +30,14 @@ def _config(sheet: Sheet) -> Markup:
     return Markup(f"<div>{dim(sheet.config)}</div>" if sheet.config else "")
 
 
-def _columns(columns: Sequence[Column]) -> Iterator[str]:
+def _columns(columns: Sequence[SheetColumn]) -> Iterator[str]:
     for column in columns:
         yield column.name
         if column.is_key and column is not columns[0]:
             yield ""  # of its curves
 
 
-def _cells(row: Sequence[Value], columns: Sequence[Column]) -> Iterator[str | Cell]:
+def _cells(row: Sequence[Value], columns: Sequence[SheetColumn]) -> Iterator[str | Cell]:
     for value, column in zip(row, columns, strict=True):
         if not column.only_course:
             yield value.text

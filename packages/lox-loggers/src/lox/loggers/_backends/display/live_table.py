@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lox.loggers._backends.display.board import Board
 from lox.loggers._backends.display.numbers import sparkline
-from lox.loggers._backends.display.sheet import Column, Sheet, Value, sheet_of
+from lox.loggers._backends.display.sheet import Sheet, SheetColumn, Value, sheet_of
 
 
 class _Detail(NamedTuple):
@@ -61,7 +61,7 @@ def _table(sheet: Sheet, detail: _Detail) -> Any:
     return table
 
 
-def _cell(value: Value, column: Column, place: int, detail: _Detail) -> str:
+def _cell(value: Value, column: SheetColumn, place: int, detail: _Detail) -> str:
     if place == 0:
         return detail.key(value.text) if column.is_key else value.text
     most = detail.line if column.only_course else min(detail.line, _BESIDE_A_NUMBER)

@@ -14,7 +14,7 @@ MAX_ROWS = 12
 _MAX_KEY_COLUMNS = 3
 
 
-class Column(NamedTuple):
+class SheetColumn(NamedTuple):
     name: str = ""
     is_key: bool = False
     """Whether its name, or in the first column its text, is that of a key."""
@@ -33,7 +33,7 @@ class Sheet(NamedTuple):
     config: str
     progress: str
     """How far the runs are, and how fast."""
-    columns: list[Column]
+    columns: list[SheetColumn]
     rows: list[list[Value]]
 
 
@@ -48,7 +48,7 @@ def sheet_of(board: Board) -> Sheet:
 
 def _of_keys(board: Board) -> Sheet:
     (run,) = board.runs.values()
-    columns = [Column("key", is_key=True), Column("latest"), Column(only_course=True)]
+    columns = [SheetColumn("key", is_key=True), SheetColumn("latest"), SheetColumn(only_course=True)]
     rows = [
         [Value(key), Value(short(value)), Value(course=run.history[key].numbers())] for key, value in run.latest.items()
     ]
@@ -57,7 +57,12 @@ def _of_keys(board: Board) -> Sheet:
 
 def _of_runs(board: Board) -> Sheet:
     keys, axes, names = board.metrics(), board.axes(), board.short_names()
-    columns = [Column("run"), *map(Column, axes), *(Column(key, is_key=True) for key in keys), Column("/s")]
+    columns = [
+        SheetColumn("run"),
+        *map(SheetColumn, axes),
+        *(SheetColumn(key, is_key=True) for key in keys),
+        SheetColumn("/s"),
+    ]
     rows = []
     for run in board.runs.values():
         steps = [Value(whole(run.steps[axis])) if axis in run.steps else Value() for axis in axes]
@@ -69,7 +74,11 @@ def _of_runs(board: Board) -> Sheet:
 
 
 def _over_runs(board: Board) -> Sheet:
-    columns = [Column("key", is_key=True), *map(Column, ("mean", "min", "max")), Column(only_course=True)]
+    columns = [
+        SheetColumn("key", is_key=True),
+        *map(SheetColumn, ("mean", "min", "max")),
+        SheetColumn(only_course=True),
+    ]
     rows = []
     for key in board.metrics():
         latest = board.latest(key)
@@ -78,7 +87,7 @@ def _over_runs(board: Board) -> Sheet:
     return _sheet(f"{len(board.runs)} runs", board, columns, rows)
 
 
-def _sheet(title: str, board: Board, columns: list[Column], rows: list[list[Value]]) -> Sheet:
+def _sheet(title: str, board: Board, columns: list[SheetColumn], rows: list[list[Value]]) -> Sheet:
     steps = []
     for axis in board.axes():
         low, high = board.step_range(axis)
