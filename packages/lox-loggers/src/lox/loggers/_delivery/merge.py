@@ -68,7 +68,7 @@ class _RunGroups:
             return
         shared = [there for there in self._groups if there == keys or not set(keys).isdisjoint(there)]
         if shared and self._keys_apart:
-            mixed = _MixedGroup([self._groups[there] for there in shared])
+            mixed = _MixedGroup.of([self._groups[there] for there in shared])
             if mixed.takes(delivery):
                 for there in shared:
                     del self._groups[there]
@@ -134,6 +134,11 @@ class _MixedGroup(_Group):
         self._looks = {key: look for group in groups for key, look in group.looks.items()}
         self.left = _MAX_BYTES - sum(_MAX_BYTES - group.left for group in groups)
 
+    @classmethod
+    def of(cls, groups: Sequence[_Group]) -> _MixedGroup:
+        first, *others = groups
+        return first if isinstance(first, cls) and not others else cls(groups)
+
     @property
     def looks(self) -> dict[str, Any]:
         return self._looks
@@ -143,8 +148,10 @@ class _MixedGroup(_Group):
         known = self._looks | looks
         if None in known.values() or any(self._looks.get(key, look) != look for key, look in looks.items()):
             return False
+        if not self._has_room(delivery, nbytes(delivery.logs)):
+            return False
         self._looks = known
-        return self._has_room(delivery, nbytes(delivery.logs))
+        return True
 
     def _table(self) -> lox.logdict:
         lanes = len(self.members[0].lanes)
