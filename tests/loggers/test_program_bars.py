@@ -1,6 +1,7 @@
 """`lox.loggers.progress(fun)`: a bar for a program that nobody marked."""
 
 import io
+import os
 import time
 
 import jax
@@ -178,3 +179,17 @@ def test_what_goes_wrong():
         lox.loggers.progress(jax.jit(training).lower(0.5).compile())
     with pytest.raises(TypeError, match=r"lox.loggers.progress has no option 'total': .*ProgressLogger\(total"):
         lox.loggers.progress(total=10)
+
+
+def test_a_forked_child_draws_nothing():
+    file = io.StringIO()
+    bars = [program_bars._Showing("train", lambda: program_bars.place_for(file, False))]
+    bars[0].begin("train", program_bars._Course(FollowedLoop("scan", 10, None)))
+    bars[0].course.end(10)
+    painter = program_bars.Painter()
+    painter._showings, painter._process = bars, -1  # as it is in a process that did not make it
+    painter.finish()
+    assert file.getvalue() == ""
+    painter._process = os.getpid()
+    painter.finish()
+    assert file.getvalue().startswith("train  10/10 (100%)")

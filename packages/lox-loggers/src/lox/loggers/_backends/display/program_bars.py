@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -236,6 +237,7 @@ class Painter:
     """Draws all bars, from a thread that lives as long as there are any."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         self.lock = threading.RLock()  # of the bars; not held while they are drawn
         self._drawing = threading.Lock()
         self._showings: list[_Showing] = []
@@ -269,6 +271,8 @@ class Painter:
 
     def finish(self) -> None:
         """Waits for the programs that run, and leaves all bars as they are then."""
+        if os.getpid() != self._process:
+            return  # a forked child, which draws nothing: the bars are its parent's
         with self.lock:
             there_are = bool(self._showings)
         if there_are:
