@@ -21,7 +21,9 @@ def requirement(jax: str) -> list[str]:
     path = pathlib.Path(jax).resolve()
     if not path.exists():
         raise SystemExit(f"{jax!r} is neither a version, nor 'newest', nor a wheel or a checkout of JAX")
-    return [str(path)]
+    return (
+        ["--editable", str(path)] if path.is_dir() else [str(path)]
+    )  # a checkout is run as it stands, and as it is edited
 
 
 def main(arguments: list[str]) -> int:
