@@ -53,7 +53,11 @@ def is_on_device(value: Any) -> bool:
     """Whether reading a value may have to wait for the device."""
     if type(value) in _ARRAY_LIKE:
         return False
-    return isinstance(value, jax.Array) or any(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(value))
+    try:
+        leaves = jax.tree_util.tree_leaves(value)
+    except ValueError:  # not a pytree, which is told when it is converted
+        return False
+    return any(isinstance(leaf, jax.Array) for leaf in leaves)
 
 
 def map_leaves(logs: lox.logdict, convert: Callable[[str, Any], Any]) -> lox.logdict:
