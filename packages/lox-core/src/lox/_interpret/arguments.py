@@ -18,7 +18,7 @@ import numpy as np
 
 from lox._errors import ChangedArgumentError
 from lox._interpret import graphs
-from lox._jax import compat
+from lox._jax import compat, jitted
 
 Array = Any
 
@@ -261,7 +261,7 @@ def _snapshot(leaf: Any) -> Any:
     """What is inside of something that reaches the function as it is, so that the function can change it."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
-    if compat.is_function(leaf) or isinstance(leaf, (type, types.ModuleType, types.MethodType, compat.Tracer)):
+    if jitted.is_function(leaf) or isinstance(leaf, (type, types.ModuleType, types.MethodType, compat.Tracer)):
         return None
     return dict(vars(leaf)) if hasattr(leaf, "__dict__") else None
 

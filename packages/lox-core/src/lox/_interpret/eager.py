@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from lox._jax import compat
+from lox._jax import compat, jitted
 from lox._types import Array
 
 
@@ -26,10 +26,10 @@ def dispatcher(
     """``run(fun, operands, args, kwargs)``, as a function of ``(operands, *args, **kwargs)`` jitted as ``fun`` is; None
     where ``fun`` is not jitted, or in a special way. ``results(out)`` is what it returns, for something in the place of the
     result of ``fun``."""
-    options = compat.jit_options(fun)
+    options = jitted.jit_options(fun)
     if options is None:
         return None
-    is_special = any(name in options for name in compat.TOP_LEVEL_OPTIONS)
+    is_special = any(name in options for name in jitted.TOP_LEVEL_OPTIONS)
     if "out_shardings" in options:
         options["out_shardings"] = results(options["out_shardings"])
     for name in ("static_argnums", "donate_argnums"):
@@ -38,7 +38,7 @@ def dispatcher(
     reference = weakref.ref(fun)
 
     def dispatched(operands: list[Array], /, *args: Any, **kwargs: Any) -> Any:
-        inner = compat.without_top_level_options(reference()) if is_special else reference()
+        inner = jitted.without_top_level_options(reference()) if is_special else reference()
         return run(inner, operands, args, kwargs, is_special)
 
     dispatched.__name__ = getattr(fun, "__name__", "dispatched")
@@ -148,7 +148,7 @@ def _compiled(eqn: Any, kept: set[Any]) -> Callable[..., Sequence[Array]]:
 
 def _compiled_call(eqn: Any, literals: tuple[Any, ...], kept: set[Any]) -> Callable[..., Sequence[Array]]:
     run = functools.partial(_bind, eqn, literals)
-    return compat.jit_of_equation(eqn, run, kept) if eqn.primitive.name == "jit" else jax.jit(run)
+    return jitted.jit_of_equation(eqn, run, kept) if eqn.primitive.name == "jit" else jax.jit(run)
 
 
 # Where their results live depends on their arguments.

@@ -21,7 +21,7 @@ import jax
 from lox._errors import LogTypeError
 from lox._interpret.arguments import Result, Signature, Watch, on_device, take_self
 from lox._interpret.eager import EagerProgram, dispatcher
-from lox._jax import compat
+from lox._jax import compat, jitted
 from lox._marks.mark import marking
 from lox._types import Array
 
@@ -160,7 +160,7 @@ class Cache:
         self._by_function: dict[int, tuple[Any, OrderedDict[Any, Any]]] = {}
 
     def programs_of(self, fun: Callable[..., Any]) -> OrderedDict[Any, Any]:
-        if not compat.is_function(fun):
+        if not jitted.is_function(fun):
             return OrderedDict()
         entry = self._by_function.get(id(fun))
         if entry is None or entry[0]() is not fun:

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from lox._errors import IncompatibleJaxError
-from lox._jax import checkpointed_scan, compat
+from lox._jax import checkpointed_scan, compat, partial_eval
 
 # --- the places ------------------------------------------------------------------------------------------------------
 
@@ -138,17 +138,17 @@ def _marks_are_known(tracers: Sequence[Any], params: dict[str, Any]) -> bool:
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     consts, carry = unknown[num_cond:][:num_body], unknown[num_cond + num_body :]
     while True:
-        staged, carry_out = compat.staged_part(params["body_jaxpr"], consts + carry, carry)
+        staged, carry_out = partial_eval.staged_part(params["body_jaxpr"], consts + carry, carry)
         if carry_out == carry:
             break
         carry = [a or b for a, b in zip(carry, carry_out, strict=True)]
-    staged_cond, _ = compat.staged_part(params["cond_jaxpr"], unknown[:num_cond] + carry)
+    staged_cond, _ = partial_eval.staged_part(params["cond_jaxpr"], unknown[:num_cond] + carry)
     return not any(map(_is_ours, {*staged.effects, *staged_cond.effects}))
 
 
 def _forget_repetition(trace: Any, handles: list[Any], outs: Sequence[Any]) -> None:
     """Of a loop that was run for its known results and staged for the others: no marks in the staged one."""
-    unknown = [out for out in outs if compat.is_staged(out)]
+    unknown = [out for out in outs if partial_eval.is_staged(out)]
     if len(unknown) == len(outs):
         return
     trace.effect_handles[:] = handles

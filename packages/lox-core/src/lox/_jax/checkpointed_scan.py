@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from lox._jax import compat
+from lox._jax import compat, partial_eval
 
 
 def take_apart(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
@@ -25,7 +25,7 @@ def take_apart(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bo
 
     run = _scan(known_jaxpr, groups.of([not later for later in unknown]), eqn.params)
     known_call = jax.make_jaxpr(run)(*(atom.aval for atom in known_invars))
-    residuals = [compat.new_variable(aval) for aval in known_call.out_avals[len(known_outvars) :]]
+    residuals = [partial_eval.new_variable(aval) for aval in known_call.out_avals[len(known_outvars) :]]
     staged_body = _residuals_last(staged_jaxpr, saved)
 
     missing = [
@@ -34,18 +34,18 @@ def take_apart(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bo
         if not there and not isinstance(atom, compat.Literal)
     ]
     return (
-        compat.equation(
+        partial_eval.equation(
             eqn,
-            compat.closed_call_p,
+            partial_eval.closed_call_p,
             {"call_jaxpr": known_call},
             known_call.effects,
             known_invars,
             [*known_outvars, *residuals],
         ),
-        compat.equation(
+        partial_eval.equation(
             eqn,
             eqn.primitive,
-            compat.scan_over_more(eqn.params, staged_body, saved),
+            partial_eval.scan_over_more(eqn.params, staged_body, saved),
             staged_body.effects,
             [*eqn.invars, *residuals],
             staged_outvars,
@@ -73,7 +73,7 @@ def _split(saveable: Any, unknown: Sequence[bool], eqn: Any, groups: _Groups) ->
     unknown = list(unknown)
     while True:
         others = [False] * (len(eqn.outvars) - groups.carry)
-        parts = compat.split_for_checkpoint(eqn.params["jaxpr"], unknown, [*unknown[place], *others], saveable)
+        parts = partial_eval.split_for_checkpoint(eqn.params["jaxpr"], unknown, [*unknown[place], *others], saveable)
         carried = parts[2][: groups.carry]
         if carried == unknown[place]:
             return unknown, *parts

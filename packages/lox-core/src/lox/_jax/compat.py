@@ -1,13 +1,12 @@
-"""Everything lox takes from JAX's internals, and every fork between JAX versions.
+"""What lox takes from JAX's internals, and forks between JAX versions; the files next to this one have the rest.
 
-No other file imports ``jax._src``. Each fork has a comment with the version up to or from which it is needed.
+No other folder imports ``jax._src``. Each fork has a comment with the version up to or from which it is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,9 +21,7 @@ from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import lax as _lax
-from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
 from jax._src.state.types import AbstractRef
-from jax.experimental.layout import Format
 
 from lox._jax import hi_primitives
 
@@ -210,15 +207,6 @@ def has_mesh(eqn: Any) -> bool:
     return mesh is not None and not mesh.empty
 
 
-def placements(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple[Any, ...]:
-    """Where and how values are placed, as an argument of ``jax.jit``; None if nothing was specified."""
-    placed = [None if sharding is _UNSPECIFIED else sharding for sharding in shardings]
-    return tuple(
-        sharding if layout is None else Format(layout, sharding)
-        for sharding, layout in zip(placed, layouts, strict=True)
-    )
-
-
 def scan_arities(params: dict[str, Any]) -> tuple[int, int]:
     """Numbers of constants and carried values. JAX < 0.11 has them as params, later versions a tree of the inputs."""
     if "num_consts" in params:
@@ -306,135 +294,12 @@ def close(jaxpr: Any, consts: Sequence[Any]) -> Any:
     return jax.extend.core.ClosedJaxpr(getattr(jaxpr, "jaxpr", jaxpr), list(consts))
 
 
-# --- partial evaluation ------------------------------------------------------------------------------------------------
-
-
-def staged_part(jaxpr: Any, unknown: Sequence[bool], instantiate: Any = False) -> tuple[Any, list[bool]]:
-    """What partial evaluation leaves for later, and which results are among that."""
-    # As where JAX does it, the parts may hand Refs to each other.
-    with _config.mutable_array_checks(False):
-        _, staged, unknown_outs, _ = _pe.partial_eval_jaxpr_nounits(jaxpr, unknown, instantiate)
-    return staged, list(unknown_outs)
-
-
-def marks_depend_on(jaxpr: Any, inputs: Sequence[bool]) -> bool:
-    """Whether a mark has operands, or is reached, because of these inputs."""
-    staged, _ = staged_part(jaxpr, inputs)
-    return any(isinstance(effect, tuple(our_effects)) for effect in staged.effects)
-
-
-def is_staged(value: Any) -> bool:
-    return isinstance(value, _pe.JaxprTracer) and not value.pval.is_known()
-
-
-def split_for_checkpoint(jaxpr: Any, unknown: Sequence[bool], unknown_outs: Sequence[bool], saveable: Any) -> Any:
-    """Split a closed jaxpr by a policy of ``jax.checkpoint``.
-
-    Returns the known part, the part that is computed later from residuals and all operands, which results are unknown,
-    which are in the later part, and the number of residuals. JAX < 0.11 takes open jaxprs.
-    """
-    body, consts = open_jaxpr(jaxpr)
-    known, staged, *rest = _pe.partial_eval_jaxpr_custom(body, unknown, True, unknown_outs, True, saveable)
-    if hasattr(jaxpr, "jaxpr") and jaxpr.jaxpr is not jaxpr:
-        known, staged = close(known, consts), close(staged, consts)
-    return known, staged, *map(_as_list, rest)
-
-
-def _as_list(value: Any) -> Any:
-    return value if isinstance(value, int) else list(value)
-
-
-def scan_over_more(params: dict[str, Any], jaxpr: Any, number: int) -> dict[str, Any]:
-    """The parameters of a scan whose body takes ``number`` more slices, after all others."""
-    params = {**params, "jaxpr": jaxpr}
-    if "linear" in params:  # JAX < 0.10 has a flag for each operand
-        params["linear"] = (*params["linear"], *[False] * number)
-    if "ft_in" not in params:  # JAX >= 0.11 has a tree of the operands
-        return params
-    from jax._src import flattree
-
-    consts, carry, xs = params["ft_in"].unpack()
-    return {**params, "ft_in": flattree.pack((consts, carry, (xs, flattree.nones(number))))}
-
-
-def new_variable(aval: Any) -> Any:
-    return _core.Var(aval)
-
-
-def equation(
-    like: Any, primitive: Any, params: dict[str, Any], effects: Any, invars: Sequence[Any], outvars: Sequence[Any]
-) -> Any:
-    """A new equation, at the place of another one."""
-    return _core.new_jaxpr_eqn(list(invars), list(outvars), primitive, params, effects, like.source_info, like.ctx)
-
-
-closed_call_p = _core.closed_call_p
-
-
 # --- calling ---------------------------------------------------------------------------------------------------------
-
-_JittedFunction = type(jax.jit(lambda: None))
-
-
-def is_function(fun: Any) -> bool:
-    """A plain Python function or a jitted one: no state that changes between calls."""
-    return isinstance(fun, (types.FunctionType, _JittedFunction))
 
 
 def evaluator(jaxpr: Any) -> Callable[..., list[Any]]:
     """A function that evaluates a closed jaxpr on flat arguments."""
     return jax.extend.core.jaxpr_as_fun(jaxpr)
-
-
-def jit_options(fun: Any) -> dict[str, Any] | None:
-    """The options of a jitted function; None where it is not one, or has a device or a backend of its own."""
-    info = getattr(fun, "_jit_info", None)
-    if not isinstance(fun, _JittedFunction) or info is None or info.device is not None or info.backend is not None:
-        return None
-    options = {
-        "static_argnums": info.static_argnums,
-        "static_argnames": info.static_argnames,
-        "donate_argnums": info.donate_argnums,
-        "donate_argnames": info.donate_argnames,
-        "keep_unused": info.keep_unused,
-    }
-    if info.compiler_options_kvs:
-        options["compiler_options"] = dict(info.compiler_options_kvs)
-    given = placements(info.in_shardings_leaves, info.in_layouts_leaves)
-    wanted = placements(info.out_shardings_leaves, info.out_layouts_leaves)
-    if any(place is not None for place in given):
-        options["in_shardings"] = info.in_shardings_treedef.unflatten(given)
-    if any(place is not None for place in wanted):
-        options["out_shardings"] = info.out_shardings_treedef.unflatten(wanted)
-    return options
-
-
-# What only an outermost jit can see to.
-TOP_LEVEL_OPTIONS = ("compiler_options", "in_shardings", "out_shardings")
-
-
-def without_top_level_options(fun: Any) -> Any:
-    """The same jitted function, for use in one that has its options."""
-    info = fun._jit_info
-    kept = {name: getattr(info, name) for name in ("static_argnums", "static_argnames", "keep_unused", "inline")}
-    return jax.jit(fun.__wrapped__, **kept)
-
-
-def jit_of_equation(eqn: Any, run: Callable[..., Any], kept: Collection[Any]) -> Callable[..., Any]:
-    """A jit equation as a function of its variables that is dispatched as the jitted function was.
-
-    ``kept``: variables that somebody still wants, a logged value say, whatever the function was to do with them.
-    """
-    params = eqn.params
-    plain = all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
-    if not plain or params["compiler_options_kvs"] or params["keep_unused"]:
-        return run
-    variables = [
-        donated and atom not in kept
-        for donated, atom in zip(params["donated_invars"], eqn.invars, strict=True)
-        if not isinstance(atom, Literal)
-    ]
-    return jax.jit(run, donate_argnums=tuple(i for i, donated in enumerate(variables) if donated))
 
 
 _SEQUENTIAL = jax.custom_batching.sequential_vmap(lambda: None).vmap_rule.__code__

@@ -10,7 +10,7 @@ import jax
 
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.table import Rebuild
-from lox._jax import compat
+from lox._jax import compat, jitted
 from lox._types import Array
 
 
@@ -63,8 +63,8 @@ def run_jit(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -
 
     def wrap(evaluate: Callable[..., Any]) -> Any:
         evaluate.__name__ = params["name"]
-        given = compat.placements(params["in_shardings"], params["in_layouts"])
-        wanted = compat.placements(params["out_shardings"], params["out_layouts"])
+        given = jitted.placements(params["in_shardings"], params["in_layouts"])
+        wanted = jitted.placements(params["out_shardings"], params["out_layouts"])
         options: dict[str, Any] = {}
         if any(sharding is not None for sharding in given):
             options["in_shardings"] = (None, *given)

@@ -20,7 +20,7 @@ import numpy as np
 
 from lox._errors import ConflictError
 from lox._interpret.collect import Collector, Context, Frame, Unrecorded
-from lox._jax import compat
+from lox._jax import compat, partial_eval
 from lox._marks.mark import marking
 from lox._storage.rows import Chunk, Rows
 from lox._types import Array
@@ -49,7 +49,7 @@ def evaluate_rule(
             return outs, nothing
         return outs, _records_of_function(collector, primal, context, args)
     recorded, wanted = _counts(collector, rule), _counts(collector, primal)
-    marks_tangents = compat.marks_depend_on(rule, [False] * len(primals) + [True] * len(tangents))
+    marks_tangents = partial_eval.marks_depend_on(rule, [False] * len(primals) + [True] * len(tangents))
     if (marks_tangents or recorded != wanted) and tangents and _calls_again(collector, rule, primal):
         outs, _ = evaluate_call(Unrecorded(collector, collector.keep), rule, context, of_rule)
         return outs, _records_of_function(collector, primal, context, args)

@@ -1,0 +1,81 @@
+"""Jitted functions: their options, and an equation of one as a function again."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+from jax._src.sharding_impls import UNSPECIFIED as _UNSPECIFIED
+from jax.experimental.layout import Format
+
+from lox._jax.compat import Literal
+
+
+def placements(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple[Any, ...]:
+    """Where and how values are placed, as an argument of ``jax.jit``; None if nothing was specified."""
+    placed = [None if sharding is _UNSPECIFIED else sharding for sharding in shardings]
+    return tuple(
+        sharding if layout is None else Format(layout, sharding)
+        for sharding, layout in zip(placed, layouts, strict=True)
+    )
+
+
+_JittedFunction = type(jax.jit(lambda: None))
+
+
+def is_function(fun: Any) -> bool:
+    """A plain Python function or a jitted one: no state that changes between calls."""
+    return isinstance(fun, (types.FunctionType, _JittedFunction))
+
+
+def jit_options(fun: Any) -> dict[str, Any] | None:
+    """The options of a jitted function; None where it is not one, or has a device or a backend of its own."""
+    info = getattr(fun, "_jit_info", None)
+    if not isinstance(fun, _JittedFunction) or info is None or info.device is not None or info.backend is not None:
+        return None
+    options = {
+        "static_argnums": info.static_argnums,
+        "static_argnames": info.static_argnames,
+        "donate_argnums": info.donate_argnums,
+        "donate_argnames": info.donate_argnames,
+        "keep_unused": info.keep_unused,
+    }
+    if info.compiler_options_kvs:
+        options["compiler_options"] = dict(info.compiler_options_kvs)
+    given = placements(info.in_shardings_leaves, info.in_layouts_leaves)
+    wanted = placements(info.out_shardings_leaves, info.out_layouts_leaves)
+    if any(place is not None for place in given):
+        options["in_shardings"] = info.in_shardings_treedef.unflatten(given)
+    if any(place is not None for place in wanted):
+        options["out_shardings"] = info.out_shardings_treedef.unflatten(wanted)
+    return options
+
+
+# What only an outermost jit can see to.
+TOP_LEVEL_OPTIONS = ("compiler_options", "in_shardings", "out_shardings")
+
+
+def without_top_level_options(fun: Any) -> Any:
+    """The same jitted function, for use in one that has its options."""
+    info = fun._jit_info
+    kept = {name: getattr(info, name) for name in ("static_argnums", "static_argnames", "keep_unused", "inline")}
+    return jax.jit(fun.__wrapped__, **kept)
+
+
+def jit_of_equation(eqn: Any, run: Callable[..., Any], kept: Collection[Any]) -> Callable[..., Any]:
+    """A jit equation as a function of its variables that is dispatched as the jitted function was.
+
+    ``kept``: variables that somebody still wants, a logged value say, whatever the function was to do with them.
+    """
+    params = eqn.params
+    plain = all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
+    if not plain or params["compiler_options_kvs"] or params["keep_unused"]:
+        return run
+    variables = [
+        donated and atom not in kept
+        for donated, atom in zip(params["donated_invars"], eqn.invars, strict=True)
+        if not isinstance(atom, Literal)
+    ]
+    return jax.jit(run, donate_argnums=tuple(i for i, donated in enumerate(variables) if donated))
