@@ -228,10 +228,12 @@ _dtype, _shape, _metadata = map(operator.attrgetter, ("dtype", "shape", "metadat
 def _join(tables: Sequence[lox.logdict], lanes: int) -> lox.logdict:
     """Logs that look alike as one table. The axes of lanes stay in front."""
     first = tables[0]
-    put_together = np.concatenate if first.stacked else np.stack
+    is_table = bool(first.stacked)
 
     def join(*arrays: np.ndarray) -> np.ndarray:
-        return put_together(arrays, axis=lanes)
+        if is_table:
+            return np.concatenate(arrays, axis=lanes)
+        return np.moveaxis(np.array(arrays), 0, lanes)  # for many small arrays, faster than np.stack
 
     def column(key: str) -> Any:
         values = [table[key] for table in tables]
