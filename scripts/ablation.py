@@ -22,7 +22,7 @@ import sys, pytest
 from lox._jax import backports
 name, *arguments = sys.argv[1:]
 backports.BACKPORTS = tuple(port for port in backports.BACKPORTS if port.name != name)
-sys.exit(pytest.main(["-q", "--tb=no", "-rfE", "-p", "no:xdist", "-p", "no:cacheprovider", *arguments]))
+sys.exit(pytest.main(["-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", *arguments]))
 """
 
 

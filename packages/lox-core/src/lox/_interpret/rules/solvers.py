@@ -73,11 +73,16 @@ def run_custom_root(collector: Collector, frame: Frame, eqn: Any, invals: list[A
     """JAX >= 0.11; before, a custom_root is a custom_jvp_call."""
     prim = eqn.params["_prim"]
     operands = prim.in_tree.unflatten(invals)
+    # Records leave as a list: rows tell by identity which arrays they share, and JAX makes new trees of types out of trees.
+    structure: list[Any] = []
 
     @jax.custom_jvp
     def find_root(context: Any, solve_consts: Any, guess: Any, f_consts: Any, tangent_consts: Any) -> Any:
         del f_consts, tangent_consts
-        return evaluate_call(collector, prim.solve_jaxpr, context, jax.tree.leaves((solve_consts, guess)))
+        outs, recorded = evaluate_call(collector, prim.solve_jaxpr, context, jax.tree.leaves((solve_consts, guess)))
+        leaves, tree = jax.tree.flatten(recorded)
+        structure[:] = [tree]
+        return outs, leaves
 
     def jvp(primals: Any, tangents: Any) -> Any:
         f_consts, tangent_consts = primals[3], primals[4]
@@ -88,11 +93,12 @@ def run_custom_root(collector: Collector, frame: Frame, eqn: Any, invals: list[A
         _, moved = jax.jvp(lambda p: prim.f(p, root), (f_consts,), (f_tangents,))
         root_tangent = jax.tree.map(jnp.negative, prim.tangent_solve(tangent_consts, root, moved))
         out_tangents = [*jax.tree.leaves(root_tangent), *map(compat.zero_tangent, jax.tree.leaves(aux))]
-        return (outs, recorded), (out_tangents, jax.tree.map(compat.zero_tangent, recorded))
+        return (outs, recorded), (out_tangents, [*map(compat.zero_tangent, recorded)])
 
     find_root.defjvp(jvp, symbolic_zeros=True)
     context = prepare_call(collector, frame, prim.solve_jaxpr)
-    return finish_call(frame, find_root(context, *operands))
+    outs, recorded = find_root(context, *operands)
+    return finish_call(frame, (outs, structure[0].unflatten(recorded)))
 
 
 _expanded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
