@@ -60,7 +60,10 @@ def evaluate_rule(
     if not there_are_stores or (context.state and recorded != wanted):
         raise _conflict(describe_counts(recorded), describe_counts(wanted))
     outs, (state, rows) = evaluate_call(collector, rule, context, of_rule)
-    expected_state, expected = jax.eval_shape(lambda: evaluate_call(collector, primal, context, args)[1])
+    # Traced, as the function is: of concrete arrays, one that two keys record is one leaf, not two.
+    expected_state, expected = jax.eval_shape(
+        lambda context, args: evaluate_call(collector, primal, context, args)[1], context, list(args)
+    )
     fitting = fit(rows, expected)
     if fitting is None or jax.tree.structure(state) != jax.tree.structure(expected_state):
         raise _conflict(describe_rows(rows), describe_rows(expected))
