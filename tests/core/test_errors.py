@@ -107,7 +107,7 @@ def test_lanes_that_do_not_fit_are_told(options, data, message):
 
 
 def test_a_condition_for_each_lane_says_what_to_write():
-    with raises(TypeError, "`where` must be a boolean scalar", "say lanes=True"):
+    with raises(TypeError, "`where` must be a boolean scalar", "pass lanes=True"):
         lox.log({"x": jnp.zeros(3)}, where=jnp.ones(3, bool))
 
 
@@ -502,7 +502,7 @@ def test_an_argument_instead_of_names_is_an_error_that_shows_the_call():
 
 
 def test_log_grad_with_its_arguments_swapped():
-    with raises(TypeError, r"log_grad\(x, name\)"):
+    with raises(TypeError, r"the name must be a str, as in log_grad\(x, 'dx'\)"):
         lox.log_grad("dx", X)
 
 

@@ -406,7 +406,7 @@ def test_a_program_that_was_compiled_before():
 
 @pytest.mark.parametrize("option", ["names", "functions", "scopes", "primitives", "loops"])
 def test_patterns_that_are_no_strings(option):
-    with pytest.raises(TypeError, match=rf"lox: {option} takes a str or several, got 3 of type int"):
+    with pytest.raises(TypeError, match=rf"lox: {option} takes a str or an iterable of str, got 3 of type int"):
         lox.probe(model, **{option: 3})
 
 

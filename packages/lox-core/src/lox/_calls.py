@@ -42,4 +42,4 @@ def _unknown(owner: str, name: str, options: list[str], hints: Mapping[str, str]
         return f"{owner} has no option {name!r}: {hints[name]}"
     close = difflib.get_close_matches(name, options, n=1)
     guess = f"did you mean {close[0]!r}?" if close else f"its options are {', '.join(options)}."
-    return f"{owner} has no option {name!r}: {guess} Arguments of the function come later: {owner}(f)(x, {name}=...)"
+    return f"{owner} has no option {name!r}: {guess} To pass it to your function: {owner}(f)(x, {name}=...)"

@@ -20,7 +20,7 @@ class LoxError(ValueError):
 
 
 class LogTypeError(LoxError, TypeError):
-    """An argument of a type that cannot be logged, or that an option does not take."""
+    """An argument has a type that cannot be logged, or that the option does not accept."""
 
 
 class OptionError(LoxError):
@@ -32,13 +32,13 @@ class UnknownOptionError(OptionError, TypeError):
 
 
 class MissingKeyError(LoxError, KeyError):
-    """A key that logs do not have."""
+    """The logs have no such key."""
 
     __str__ = Exception.__str__  # that of KeyError shows the message as a quoted string
 
 
 class ConflictError(LoxError):
-    """Two ``lox.log`` calls of one key do not fit together."""
+    """Two ``lox.log`` calls log one key with different shapes, structures, step axes or reductions."""
 
 
 class DynamicCountError(LoxError):
@@ -54,11 +54,11 @@ class UnsupportedPrimitiveError(LoxError):
 
 
 class IncompatibleJaxError(LoxError):
-    """A JAX without something that lox needs."""
+    """The installed JAX lacks something that lox needs."""
 
 
 class LaneError(LoxError):
-    """A transformation was applied outside ``vmap`` where only inside it are the lanes known."""
+    """The transformation is outside a ``vmap``, but lanes are known only inside it: write ``vmap(spool(f))``."""
 
 
 class ChangedArgumentError(LoxError):

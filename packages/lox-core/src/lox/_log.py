@@ -49,7 +49,8 @@ def _with_one_mapping(fun: F) -> F:
             names = [arg for arg in args if isinstance(arg, str)] or [key for key in options if key not in _OPTIONS]
             raise LogTypeError(
                 f"lox.log at {_call_site()}: expected one mapping of keys to values, "
-                f'such as lox.log({{"{names[0] if names else "loss"}": value}}); got {len(args)} positional arguments'
+                f'such as lox.log({{"{names[0] if names else "loss"}": value}}); got {len(args)} positional arguments. '
+                "Steps are keywords: step=5"
             )
         return fun(*args, **options)
 
@@ -79,7 +80,7 @@ def log(
       tags: labels to select by.
       reduce: what the records of this call fold into when they are spooled, such as ``"mean"`` or ``("min", "max")``.
       prefix: put before every key.
-      explicit: records only if ``argnames`` or ``tags`` selects the call.
+      explicit: if True, the call is recorded only when ``argnames`` or ``tags`` selects it.
       lanes: makes a record of each entry along the leading axis of the values, for example of environments that are stepped
         together. ``where`` and steps may have that axis too.
       **steps: one number for each step axis, such as ``step=i``. For an axis that has the name of an option, write
@@ -135,7 +136,7 @@ def log_grad(
     explicit: bool = False,
     **steps: Any,
 ) -> T:
-    """The identity; where the program is differentiated, the cotangent of ``x`` is a record under ``name``.
+    """Returns ``x`` unchanged. When the program is differentiated, the cotangent of ``x`` is recorded as ``name``.
 
     >>> def loss(x):
     ...     return (lox.log_grad(x, "dx") ** 2).sum()
@@ -144,7 +145,9 @@ def log_grad(
     {'dx': [2., 4.]}
     """
     if not isinstance(name, str):
-        raise LogTypeError(f"lox.log_grad at {_call_site()}: expected log_grad(x, name), got a name {name!r}")
+        raise LogTypeError(
+            f"lox.log_grad at {_call_site()}: the name must be a str, as in log_grad(x, 'dx'); got {name!r}"
+        )
     steps = _all_steps(steps, _call_site)
     record = _check({name: x}, where, steps, tags, reduce, prefix, explicit)
     if not marks_are_wanted() or not unmuted(record.mark, record.mark.keys):
@@ -187,7 +190,7 @@ def _check(
 ) -> Record:
     site = site or _call_site()
     if type(data) is not dict and not isinstance(data, Mapping):
-        raise LogTypeError(f"lox.log at {site}: expected a mapping of names to values, got {type(data).__name__}")
+        raise LogTypeError(f"lox.log at {site}: expected a mapping of keys to values, got {type(data).__name__}")
     trees, leaves = [], {}
     for key, value in data.items():
         if not isinstance(key, str):
@@ -245,7 +248,7 @@ def _as_condition(where: Any, site: str) -> Any:
     array = _as_array(where, "where", site, "`{}`")
     dtype = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
     if np.shape(array) != () or dtype != np.bool_:
-        hint = "; for one record in each lane, say lanes=True" if np.ndim(array) == 1 else ""
+        hint = "; for one record per entry of the leading axis, pass lanes=True" if np.ndim(array) == 1 else ""
         raise LogTypeError(
             f"lox.log at {site}: `where` must be a boolean scalar, got {dtype}{list(np.shape(array))}{hint}"
         )

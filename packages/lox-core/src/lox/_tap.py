@@ -102,7 +102,10 @@ def _check_callback(callback: Any) -> Callable[[logdict], Any]:
     if callback is None:
         return print
     if not callable(callback):
-        raise LogTypeError(f"lox.tap: callback must be callable, got {callback!r} of type {type(callback).__name__}")
+        hint = f". To select keys, write argnames={callback!r}" if isinstance(callback, str) else ""
+        raise LogTypeError(
+            f"lox.tap: callback must be callable, got {callback!r} of type {type(callback).__name__}{hint}"
+        )
     return callback
 
 

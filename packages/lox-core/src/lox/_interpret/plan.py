@@ -230,8 +230,9 @@ def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
         for use in others:
             if use.mesh != first.mesh:
                 raise ConflictError(
-                    f"lox: {plan.key!r} is recorded in different places of a mesh, at {first.mark.site} and "
-                    f"{use.mark.site}, and cannot be folded together; use different keys inside and outside shard_map"
+                    f"lox: {plan.key!r} is recorded both inside and outside shard_map, or on different meshes, at "
+                    f"{first.mark.site} and {use.mark.site}, and cannot be folded together; use different keys "
+                    "inside and outside shard_map"
                 )
     return plans[0].usage.uses[0].mesh
 
@@ -257,7 +258,7 @@ def _dynamic_error(plan: KeyPlan) -> DynamicCountError:
     )
     if why.startswith("branches: "):
         return BranchMismatchError(
-            f"lox.spool: branches of a conditional record {plan.key!r} differently: {why.removeprefix('branches: ')}. "
+            f"lox.spool: the branches of a cond do not record {plan.key!r} in the same way: {why.removeprefix('branches: ')}. "
             f"The number of records must be known when the program is traced. {ways_out}"
         )
     return DynamicCountError(

@@ -50,7 +50,7 @@ def check_names(given: Any, option: str) -> tuple[str, ...] | None:
     for name in names:
         if not isinstance(name, str):
             raise LogTypeError(
-                f"lox: {option} takes a str or several, got {name!r} of type {type(name).__name__}. "
+                f"lox: {option} takes a str or an iterable of str, got {name!r} of type {type(name).__name__}. "
                 "Arguments of the function come in a second call: lox.spool(f)(x)"
             )
     return names

@@ -4,7 +4,7 @@
 each place is looked up by name, and one that is gone is an error that says so. Every replacement leaves programs without
 marks to the rule of JAX that it replaces.
 
-``docs/seam.md`` has the table with the JAX issue behind each line, and what fails without it.
+``docs/seam.md`` has the table with the JAX issue behind each line, until when it is needed, and what fails without it.
 """
 
 from __future__ import annotations

@@ -57,17 +57,14 @@ class Logger(abc.ABC):
 
     Args:
       if_exists: what `init` does if the run already exists. `"new"` keeps it and gives the new run a numbered name; `"error"`
-      raises;
-        `"replace"` deletes it; `"resume"` continues it, and does not write records again whose step is already there.
+        raises; `"replace"` deletes it; `"resume"` continues it, and skips records whose step the run already has.
       on_error: `"raise"` raises the backend's exception at the next call; `"warn"` warns once and continues, and `close`
-      reports how
-        many records were lost.
+        reports how many records were lost.
       processes: with several JAX processes, `"first"` lets only process 0 write; with `"all"` each process writes its own
-      runs, and
-        their names have its index.
-      queue_size: how many deliveries may wait to be written before the program has to wait. close_timeout: for how many
-      seconds `close`, and the end of the program, wait for a backend that makes no progress. The error names
-        the backend and the number of records left. None waits forever.
+        runs, with its index in their names.
+      queue_size: how many deliveries may wait to be written before the program has to wait.
+      close_timeout: for how many seconds `close`, and the end of the program, wait for a backend that makes no progress. The
+        error names the backend and the number of records left. None waits forever.
       name: the names of runs: a format string over the config of the run, `lane`, `key` and `process`, such as
         `"lr={rate:.2g}/seed={lane}"`, or a function of the `Run`. Slashes are folders if the backend has folders. Without it,
         runs are named after their keys.
@@ -93,7 +90,7 @@ class Logger(abc.ABC):
     """Rows are flushed at most this many seconds after they were written; None: only when the user asks."""
 
     keys_apart: bool = False
-    """Whether only the order of records within each key matters. The backend then gets more records at once."""
+    """Set it to True if order matters only within a key. `write` then gets more records at once."""
 
     def __init__(
         self,
@@ -173,13 +170,15 @@ class Logger(abc.ABC):
     # What a user calls.
 
     def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
-        """Opens a run. `name=` names it, or else its key. `jax.vmap(logger.init)(keys)` opens a run for each key.
+        """Opens a run. Its name comes from the logger's option `name=`, or else from the key.
+
+        `jax.vmap(logger.init)(keys)` opens a run for each key.
 
         Each lane is a run of its own, even if several would have the same name: the later ones are numbered.
 
-        config: what makes the run particular, such as its hyperparameters: numbers, text, None, arrays, and lists and
+        config: the settings of the run, such as its hyperparameters: numbers, text, None, arrays, and lists and
         mappings of these. Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets
-        its own. `jax.vmap` and `jax.jit` take no text in a dict: give them `lox.loggers.Config(lr=rates, env="CartPole")`.
+        its own. A dict with text cannot pass through `jax.vmap` or `jax.jit`: use `lox.loggers.Config(lr=rates, env="CartPole")`.
         """
         self.__ready()
         words, impl = words_of_key(key)
@@ -326,7 +325,7 @@ class Logger(abc.ABC):
         return name is None or self.__sink.ask(functools.partial(is_free, self, self.__sink, name, siblings), True)
 
     def _open_one(self, run: Run, siblings: Siblings) -> int:
-        """Opens a run and returns its id. A failure is kept, and the id leads nowhere."""
+        """Opens a run and returns its id. A failure is kept, and what is sent to the id is dropped."""
         name = self.__naming.here(run)
         if name is None:
             run_id = self.__sink.ids.of(run.name)
@@ -336,7 +335,7 @@ class Logger(abc.ABC):
             name = first_name(name, self.__sink, siblings)
             if (same := self.__sink.find(name)) is not None:
                 siblings.of(self.__sink).add(folded(name))
-                return same  # already open here: to continue it is to go on with it
+                return same  # already open in this logger: use it
         named = dataclasses.replace(run, name=name)
         run_id = self.__sink.ids.of(run.name)
         self.__sink.add(run_id, functools.partial(open_run, self, self.__sink, named, siblings))
