@@ -134,6 +134,11 @@ def test_jvp_and_linearize_record_each_mark_once(program):
 
 @differentiable
 def test_vmapped_gradients_have_the_records_of_each_lane(program):
+    if jax.config.jax_enable_checks and jax.__version_info__ < (0, 11):
+        try:
+            jax.eval_shape(jax.jit(jax.vmap(jax.grad(program.fun))), LANES)
+        except TypeError:
+            pytest.skip("JAX < 0.11 cannot check a checkpointed scan under vmap, without lox either")
     _, logs = jax.jit(jax.vmap(jax.grad(spooled(program), has_aux=True)))(LANES)
     for i, x in enumerate(LANES):
         assert_logs_are(lane(logs, i).trim(), program.expected(x), expected_steps(program, x))

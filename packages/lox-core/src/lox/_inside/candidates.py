@@ -80,8 +80,8 @@ class Candidates:
         node = region.nodes.get(id(eqn))
         if node is not None:
             self._node(region, index, node, uses)
-        elif eqn.primitive.name == "name":
-            self._add(NAME, place.at(eqn.params["name"]), region, uses.results(index), eqn)
+        elif hi_primitives.name_of(eqn) in ("name", "CheckpointName"):  # the second with jax_remat3
+            self._add(NAME, place.at(hi_primitives.params_of(eqn)["name"]), region, uses.results(index), eqn)
         else:
             self._add(PRIMITIVE, place.at(hi_primitives.name_of(eqn)), region, uses.results(index), eqn)
 
