@@ -309,6 +309,20 @@ def test_each_lane_has_a_report():
         reports[0][0]
 
 
+def test_a_report_is_true_if_something_was_found():
+    def f(x):
+        return jnp.log(x)
+
+    assert not report_of(f, jnp.float32(1))
+    assert report_of(f, jnp.float32(-1))
+    several = jax.vmap(lox.find_nonfinite(f))(jnp.array([1.0, -1.0]))[1]
+    assert several
+    assert len(several) == 2
+    assert not several[0]
+    with pytest.raises(TypeError, match="one report"):
+        len(several[0])
+
+
 def test_a_lane_that_has_left_its_loop_makes_no_nan():
     def f(n):
         # One iteration more, and it would be the logarithm of a negative number.

@@ -142,7 +142,13 @@ class Report:
         return jax.tree.map(lambda leaf: leaf[index], self)
 
     def __len__(self) -> int:
+        if not np.ndim(self.found):
+            raise TypeError("this is one report, not several: it has no length")
         return int(np.shape(self.found)[0])
+
+    def __bool__(self) -> bool:
+        """Whether a nan or an inf was found, in several reports by any of them."""
+        return bool(self.found.any())
 
     def __str__(self) -> str:
         if isinstance(self.found, jax.core.Tracer):
