@@ -33,17 +33,24 @@ hypothesis.settings.register_profile("lox", deadline=None, suppress_health_check
 hypothesis.settings.load_profile("lox")
 
 
-# Of the programs of the corpus only every fourth, say, where all of them would take too long: LOX_TEST_EVERY=4
-EVERY = int(os.environ.get("LOX_TEST_EVERY", "1"))
+# Every how many programs of the corpus a test is run on: LOX_TEST_EVERY=4 is every fourth, where all would take too long. By
+# default the laws see all of them, and the sweeps of what is built on the same rules every third; at night those see all too.
+EVERY = os.environ.get("LOX_TEST_EVERY")
+SWEEPS = {"test_probe.py", "test_find_nonfinite.py", "test_follow.py"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist, which tells its workers what is in which group
 def pytest_collection_modifyitems(config, items):
     """Tests that share something that takes long are run by one worker, so that it is made once."""
     programs = {program: None for item in items if (program := _program(item)) is not None}
-    left_out = [program for number, program in enumerate(programs) if number % EVERY]
-    config.hook.pytest_deselected(items=[item for item in items if _program(item) in left_out])
-    items[:] = [item for item in items if _program(item) not in left_out]
+    number = {program: i for i, program in enumerate(programs)}
+
+    def is_left_out(item):
+        every = int(EVERY or (3 if item.path.name in SWEEPS else 1))
+        return _program(item) is not None and number[_program(item)] % every != 0
+
+    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
+    items[:] = [item for item in items if not is_left_out(item)]
     for item in items:
         if (group := _group(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(group))
