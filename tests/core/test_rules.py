@@ -122,7 +122,7 @@ def on_platforms(x):
 def test_branches_for_platforms_that_differ_are_an_error_that_names_them():
     with pytest.raises(
         lox.LoxError,
-        match=r"'host' differently: the branch for cpu records it 1 time \(.*test_rules.py:\d+\); "
+        match=r"'host' in the same way: the branch for cpu records it 1 time \(.*test_rules.py:\d+\); "
         r"the branch for cuda does not record it; the branch for other platforms does not record it",
     ):
         lox.spool(on_platforms)(X)

@@ -28,15 +28,15 @@ class TensorBoardLogger(Logger):
     nested values as `key/leaf`.
 
     Args:
-      path: the folder that `tensorboard --logdir` is given. TensorBoard's name for it, `logdir`, works too. kinds: shows
-      values as something else, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text, audio,
-        hparams, and skip, which leaves a value out.
+      path: the folder that `tensorboard --logdir` is given. TensorBoard's name for it, `logdir`, works too.
+      kinds: shows values as something else, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text,
+        audio, hparams, and skip, which leaves a value out.
       step_axis: the step axis that is TensorBoard's step. If you give several, each key uses the first that it has. A key
-      with just
-        one other axis uses that. Other axes become scalars. A key without steps counts its records.
+        with just one other axis uses that. Other axes become scalars. A key without steps counts its records.
       hparams: hyperparameters of all runs, for the HPARAMS tab. Pass those of single runs to `init`, or log them with the
-      kind hparams. sample_rate: of values of the kind audio, in frames per second. options: the options of every logger:
-      `if_exists`, `on_error`, `processes`, `queue_size`.
+        kind hparams.
+      sample_rate: of values of the kind audio, in frames per second.
+      options: the options of every logger: `if_exists`, `on_error`, `processes`, `queue_size`.
 
     >>> from lox.tensorboard import TensorBoardLogger
     >>> with TensorBoardLogger("runs") as logger:

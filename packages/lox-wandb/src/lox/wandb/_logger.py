@@ -48,18 +48,16 @@ class WandbLogger(Logger):
 
     Args:
       kinds: shows values as something else, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text,
-      audio,
-        video, table, hparams (which go to the run's config), and skip.
+        audio, video, table, hparams (which go to the run's config), and skip.
       summary: what the run's summary keeps for a key, by key pattern: `{"loss": "min", "acc*": ("max", "last")}`. One of min,
-      max,
-        mean, last, first, none, or several.
-      sample_rate: of values of the kind audio, in frames per second. fps: of values of the kind video. path: where files go;
-      wandb's name for it, `dir`, works too. group: the group of each run, like `name` a format string over its config,
-      `lane`, `key` and `process`, such as `"lr={rate}"`,
-        or a function of the `Run`.
+        max, mean, last, first, none, or several.
+      sample_rate: of values of the kind audio, in frames per second.
+      fps: of values of the kind video.
+      path: where files go; wandb's name for it, `dir`, works too.
+      group: the group of each run, like `name` a format string over its config, `lane`, `key` and `process`, such as
+        `"lr={rate}"`, or a function of the `Run`.
       close_timeout: for how many seconds `close` waits for the upload of a run. The rest is on disk, and the error has the
-      command that
-        uploads it. None waits until it is done.
+        command that uploads it. None waits until it is done.
       options: the options of every logger (`if_exists`, `on_error`, `processes`, `queue_size`, `name`), and all arguments of
         `wandb.init`: `project`, `entity`, `config`, `mode`, `tags`, `settings`, ...
 

@@ -28,7 +28,8 @@ class Look:
     Args:
       by: the config keys that group runs; without any, all runs of an experiment are one group.
       axis: the step axis to draw over; None: the first one that all runs have.
-      center: mean, median or iqm, the mean of the middle half. band: std, ci95, minmax or quartiles.
+      center: mean, median or iqm, the mean of the middle half.
+      band: std, ci95, minmax or quartiles.
       each: a curve for each run instead.
       smooth: the weight of what came before, from 0 to below 1.
     """

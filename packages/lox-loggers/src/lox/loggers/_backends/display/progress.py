@@ -33,8 +33,7 @@ class ProgressLogger(Logger):
       axis: the step axis that moves the bar. Only records that have it count; if no record has any step, the
         records themselves are counted.
       start: the number of the first step. With `start=1`, the record of step 100 is the hundredth. For a program that resumes
-      at step
-        500, pass `start=500`, and as `total` the number of steps that are left.
+        at step 500, pass `start=500`, and as `total` the number of steps that are left.
       metrics: the keys whose latest values are shown next to the bar; `fnmatch` patterns work.
       file: where to; if None, the output of the cell in a notebook, and standard error elsewhere. Where it is no terminal,
         there is a line for each tenth of the way (without a total: each ten seconds), and one at the end.

@@ -29,8 +29,7 @@ class CsvLogger(LineLogger):
 
     Args:
       escape_formulas: puts a `'` in front of text (and column names) that a spreadsheet would execute as a formula. Use it if
-      others can
-        choose what is logged.
+        others can choose what is logged.
 
     >>> with lox.loggers.CsvLogger("tables") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
