@@ -1,7 +1,6 @@
 """What lox promises of programs that are compiled for a GPU. ``hatch run cuda:check``; skipped where the plugin is missing."""
 
 import pytest
-from jax.sharding import PartitionSpec
 
 import lox
 
@@ -9,7 +8,7 @@ pytest.importorskip("jax_plugins.xla_cuda12", reason="JAX's CUDA plugin compiles
 
 from tests.accelerators import cuda, programs
 from tests.accelerators.cuda import H100, kernels
-from tests.accelerators.programs import MATVEC, TRAINING, UNTOUCHED, marked, scalars, training_step, unmarked
+from tests.accelerators.programs import MATVEC, marked, scalars
 
 
 @pytest.mark.parametrize("pair", programs.pairs(), ids=lambda pair: pair.name)
@@ -25,27 +24,6 @@ def test_a_body_of_scalar_code_has_few_kernels():
     by_hand, with_lox = programs.scalar_code(8)
     assert kernels(H100.compile(with_lox, *programs.SCALAR)) <= 4
     assert kernels(H100.compile(by_hand, *programs.SCALAR)) >= 8
-
-
-@pytest.mark.parametrize("name", UNTOUCHED)
-def test_marks_that_nobody_looks_at_change_nothing(name):
-    fun, args = UNTOUCHED[name]
-    assert H100.compile(fun, *args).text == H100.compile(unmarked(fun), *args).text
-
-
-@pytest.mark.parametrize("options", [{}, {"reduce": "mean"}], ids=["rows", "mean"])
-def test_a_data_parallel_step_has_no_collective_for_its_logs(options):
-    split = [PartitionSpec(), PartitionSpec("d")]
-    by_hand = H100.compile(programs.training_step_by_hand(False), *TRAINING, number=4, specs=split)
-    spooled = H100.compile(lox.spool(training_step(True, False), **options), *TRAINING, number=4, specs=split)
-    assert spooled.transfers == by_hand.transfers
-
-
-def test_vectors_that_are_split_stay_split():
-    by_hand, with_lox = programs.split_vectors()
-    specs = [PartitionSpec("d"), PartitionSpec("d")]
-    hand, mine = (H100.compile(f, *MATVEC, number=4, specs=specs) for f in (by_hand, with_lox))
-    assert mine.transfers == hand.transfers
 
 
 @pytest.mark.parametrize("number", [1, 8, 64])

@@ -1,14 +1,13 @@
 """What lox promises of programs that are compiled for a TPU. ``hatch run tpu:check``; skipped where libtpu is missing."""
 
 import pytest
-from jax.sharding import PartitionSpec
 
 import lox
 
 pytest.importorskip("libtpu", reason="libtpu compiles for TPUs: hatch run tpu:check")
 
 from tests.accelerators import programs
-from tests.accelerators.programs import MATVEC, TRAINING, UNTOUCHED, marked, scalars, training_step, unmarked
+from tests.accelerators.programs import MATVEC, marked, scalars
 from tests.accelerators.tpu import TPU, cycles
 
 PAIRS = programs.pairs()
@@ -22,27 +21,6 @@ def test_spool_costs_what_the_program_written_by_hand_costs(pair):
     assert cycles(with_lox) <= 1.1 * cycles(by_hand)
     assert with_lox.peak <= 2.1 * by_hand.peak + SCRATCH
     assert with_lox.transfers == by_hand.transfers
-
-
-@pytest.mark.parametrize("name", UNTOUCHED)
-def test_marks_that_nobody_looks_at_change_nothing(name):
-    fun, args = UNTOUCHED[name]
-    assert TPU.compile(fun, *args).text == TPU.compile(unmarked(fun), *args).text
-
-
-@pytest.mark.parametrize("options", [{}, {"reduce": "mean"}], ids=["rows", "mean"])
-def test_a_data_parallel_step_has_no_collective_for_its_logs(options):
-    split = [PartitionSpec(), PartitionSpec("d")]
-    by_hand = TPU.compile(programs.training_step_by_hand(False), *TRAINING, number=4, specs=split)
-    spooled = TPU.compile(lox.spool(training_step(True, False), **options), *TRAINING, number=4, specs=split)
-    assert spooled.transfers == by_hand.transfers
-
-
-def test_vectors_that_are_split_stay_split():
-    by_hand, with_lox = programs.split_vectors()
-    specs = [PartitionSpec("d"), PartitionSpec("d")]
-    hand, mine = (TPU.compile(f, *MATVEC, number=4, specs=specs) for f in (by_hand, with_lox))
-    assert mine.transfers == hand.transfers
 
 
 @pytest.mark.parametrize("number", [1, 8, 64])

@@ -31,7 +31,7 @@ def backwards(x):
     jax.lax.map(lambda i: lox.log({"y": i}, step=i % 2), jnp.arange(4))
 
 
-def same_frame(found, expected):
+def assert_same_frame(found, expected):
     assert list(found.columns) == list(expected.columns)
     assert len(found) == len(expected)
     for column in expected:
@@ -42,7 +42,7 @@ def same_frame(found, expected):
 @pytest.mark.parametrize("program", [loop, backwards])
 def test_a_frame_has_the_rows_of_rows(program):
     logs = lox.spool(program)(jnp.float32(2.0))[1]
-    same_frame(logs.to_pandas(), rows_of(logs))
+    assert_same_frame(logs.to_pandas(), rows_of(logs))
 
 
 @pytest.mark.parametrize("program", [loop, backwards])
@@ -55,7 +55,7 @@ def test_lanes_are_a_column(program, lanes):
     assert frame.columns[0] == "lane"
     for lane, x in enumerate(xs):
         mine = frame[frame["lane"] == lane].drop(columns="lane").reset_index(drop=True)
-        same_frame(mine, rows_of(lox.spool(program)(x)[1]))
+        assert_same_frame(mine, rows_of(lox.spool(program)(x)[1]))
 
 
 def test_nested_lanes_of_different_numbers_of_records():

@@ -389,8 +389,8 @@ def test_thousands_of_values_are_a_warning_that_says_how_to_narrow():
 def test_what_matches_is_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lox.spool(lox.probe(model, names="*"))(ARGUMENT)
-        lox.probe(model)(ARGUMENT)
+        assert lox.spool(lox.probe(model, names="*"))(ARGUMENT)[1]
+        assert_close(lox.probe(model)(ARGUMENT), model(ARGUMENT))
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------

@@ -38,7 +38,9 @@ def test_kill_9_at_a_random_moment(server: Server, backend: str, mode: str, tmp_
 @pytest.mark.parametrize("kind", ["passing", "rival", "signals", "restored"])
 def test_nothing_is_lost_to(server: Server, backend: str, kind: str, tmp_path: Path) -> None:
     plan = next(plan for seed in range(100) if (plan := Plan.draw(backend, seed)).kind == kind)
-    Round(server, plan, tmp_path / "runs").play()
+    one = Round(server, plan, tmp_path / "runs")
+    one.play()
+    assert one.killed == 0  # it came through, and `play` has read everything back
 
 
 @pytest.mark.parametrize("operation", [2, 4, 5, 12])

@@ -24,7 +24,8 @@ COMMANDS = [
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def run(capfd, *arguments):
+def checked_run(capfd, *arguments):
+    """The status and output of a command, which ends well or with a message, never with a traceback."""
     status = main(list(map(str, arguments)))
     out, err = capfd.readouterr()
     assert status in (0, 1)
@@ -48,7 +49,7 @@ def evil(tmp_path):
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_control_characters_do_not_reach_the_terminal(evil, capfd, command):
-    _, out, err = run(capfd, command[0], evil, *command[1:])
+    _, out, err = checked_run(capfd, command[0], evil, *command[1:])
     assert not CONTROL.search(err)
     if command[0] != "export" or "jsonl" in command:  # whose output is data, for files: csv quotes it, JSON escapes it
         assert not CONTROL.search(out)
@@ -68,9 +69,14 @@ def test_what_is_wrong_with_a_file_is_told_without_its_control_characters(tmp_pa
     with lox.loggers.SaveLogger(folder) as logger:
         logger.log(logger.init(jax.random.key(0)), {"x": 1.0})
     damage(folder / NAME)
-    status, out, err = run(capfd, "show", folder)
+    status, out, err = checked_run(capfd, "show", folder)
     assert status == 1
     assert not CONTROL.search(out + err)
+
+
+def check_commands(capfd, folder):
+    for command, *options in COMMANDS:
+        checked_run(capfd, command, folder, *options)
 
 
 VALUES = {
@@ -95,8 +101,7 @@ def test_whatever_the_values_are(tmp_path, capfd, name, backend):
         state = logger.init(jax.random.key(0))
         for step, value in enumerate(VALUES[name]):
             logger.log(state, {"v": value, "\udcff": 1.0}, step=step)
-    for command in COMMANDS:
-        run(capfd, command[0], tmp_path / "runs", *command[1:])
+    check_commands(capfd, tmp_path / "runs")
 
 
 @pytest.mark.parametrize("step", [1.7e308, float("nan"), -float("inf"), 2**63 - 1, 5e-324])
@@ -105,8 +110,7 @@ def test_whatever_the_steps_are(tmp_path, capfd, step):
         state = logger.init(jax.random.key(0))
         for value in (1.0, 2.0):
             logger.log(state, {"v": value}, step=step)
-    for command in COMMANDS:
-        run(capfd, command[0], tmp_path / "runs", *command[1:])
+    check_commands(capfd, tmp_path / "runs")
 
 
 @pytest.mark.parametrize("output", ["no/such/folder/x.csv", "there", "x.nothing"])
@@ -115,7 +119,7 @@ def test_outputs_that_cannot_be_written(tmp_path, capfd, command, output):
     with lox.loggers.SaveLogger(tmp_path / "runs") as logger:
         logger.log(logger.init(jax.random.key(0)), {"v": 1.0}, step=0)
     (tmp_path / "there").mkdir()
-    status, _, err = run(capfd, command, tmp_path / "runs", "-o", tmp_path / output)
+    status, _, err = checked_run(capfd, command, tmp_path / "runs", "-o", tmp_path / output)
     if output != "x.nothing":
         assert status == 1
         assert os.path.basename(output) in err
@@ -125,4 +129,4 @@ def test_outputs_that_cannot_be_written(tmp_path, capfd, command, output):
 def test_paths_that_are_none(tmp_path, capfd, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     for command in ("show", "plot", "export"):
-        assert run(capfd, command, path)[0] == 1
+        assert checked_run(capfd, command, path)[0] == 1

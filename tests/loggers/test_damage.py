@@ -195,7 +195,7 @@ def test_keys_of_a_kind_that_jax_does_not_have(tmp_path):
         load(tmp_path)
 
 
-def refused_or_read(run, name):
+def check_refused_or_read(run, name):
     """Damage is told with the name of the file; if it is not seen, the run is as good as another, though maybe one that
     takes no such records."""
     for use in (load, resume):
@@ -221,7 +221,7 @@ def test_whatever_the_bytes_of_a_file_are(whole, tmp_path_factory, at, new, cut)
     shutil.copytree(whole, run)
     file = (run / "x.npy").read_bytes()
     (run / "x.npy").write_bytes(file[:at] + new + (b"" if cut else file[at + len(new) :]))
-    refused_or_read(run, "x.npy")
+    check_refused_or_read(run, "x.npy")
 
 
 def places(data, path=()):
@@ -254,7 +254,7 @@ def test_whatever_the_manifest_says(whole, tmp_path_factory, data, new):
         parent = parent[name]
     parent[last] = new
     (run / "lox.json").write_text(json.dumps(manifest[0]))
-    refused_or_read(run, str(run))
+    check_refused_or_read(run, str(run))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"[" * 100_000, b"", b"null", b'{"format": 1, "run": "x", "lo'])

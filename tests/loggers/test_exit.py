@@ -11,6 +11,7 @@ import pytest
 
 import lox.loggers
 from tests.loggers.programs import finish, start
+from tests.loggers.recording import wait_until
 
 
 class Writer:
@@ -117,11 +118,6 @@ def test_no_lock_is_held_while_a_handler_runs(handler):
         go_on.set()
     with pytest.raises(OSError, match="disk"):
         logger.close()
-
-
-def wait_until(condition):
-    while not condition():
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("where", ["write", "flush", "close"])

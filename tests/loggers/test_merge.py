@@ -109,6 +109,7 @@ def test_a_lone_record_is_written_at_once_and_unasked():
     for i in range(3):
         logger.log(state, {"x": i})
         wait_until(lambda i=i: sum(len(logs["x"]) for logs in writes(logger)) == i + 1)
+        assert not any(call == "flush" for call, *_ in logger.calls)
     logger.close()
 
 
@@ -467,6 +468,7 @@ def test_rows_that_rest_are_flushed_when_due(monkeypatch):
     wait_until(lambda: sum(len(logs["x"]) for logs in writes(logger)) == 3)
     wait_until(lambda: logger.calls[-1][0] == "flush")
     logger.close()
+    assert [x for logs in writes(logger) for x in logs["x"].tolist()] == [0, 1, 2]
 
 
 def test_each_logger_of_several_gets_every_record_whatever_the_others_do():
