@@ -63,17 +63,24 @@ def _probe() -> Figure:
 
 
 def _progress() -> Iterator[Figure]:
-    """A bar for programs of about a second, with steps of a microsecond and of a millisecond."""
-    for width, length, case in ((100, 1_000_000, "steps of 1 us"), (2_000, 1_000, "steps of 1 ms")):
-        matrix = jax.random.normal(jax.random.key(0), (width, width)) / width**0.5
+    """A bar for programs of about a second, with steps of a microsecond, and of a millisecond that is a loop itself."""
+    matrix = jax.random.normal(jax.random.key(0), (100, 100)) / 10
 
-        def run(x: Any, matrix: Any = matrix, length: int = length) -> Any:
-            return jax.lax.scan(lambda x, i: (jnp.tanh(matrix @ x + i), x[0]), x, jnp.linspace(0.0, 1.0, length))
+    def short(x: Any, i: Any) -> Any:
+        return jnp.tanh(matrix @ x + i), x[0]
 
-        x = jnp.ones(width)
+    def long(x: Any, i: Any) -> Any:
+        return jax.lax.scan(short, x, jnp.linspace(i, 1.0, 1_500))[0], x[0]
+
+    for step, length, case in ((short, 1_500_000, "steps of 1 us"), (long, 1_000, "steps of 1 ms")):
+
+        def run(x: Any, step: Any = step, length: int = length) -> Any:
+            return jax.lax.scan(step, x, jnp.linspace(0.0, 1.0, length))
+
+        x = jnp.ones(100)
         plain, shown = jax.jit(run), lox.loggers.progress(jax.jit(run), file=io.StringIO(), live=True)
         thunks = {"progress(f)": functools.partial(shown, x), "f": functools.partial(plain, x)}
-        samples = in_turns(thunks, seconds=12.0)
+        samples = in_turns(thunks, seconds=30.0)
         yield samples.figure("progress(f)", "f", topic="inside", case=f"a bar, {case}, T={length}", target=1.01)
 
 

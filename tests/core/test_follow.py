@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import jax
@@ -51,9 +52,11 @@ def followed(fun, **options):
 
 @pytest.fixture
 def follow_everything(monkeypatch):
-    """Loops are worth it however short they are, and scans have chunks of several iterations."""
-    monkeypatch.setattr(effort, "_SHORT", 0.0)
+    """Loops are worth it however short they are, and scans have two chunks, outside and inside."""
+    monkeypatch.setattr(effort.Effort, "is_worth_following", lambda *_: True)
     monkeypatch.setattr(effort, "_PLACES", 2)
+    chunk = effort.Effort.chunk
+    monkeypatch.setattr(effort.Effort, "chunk", lambda self, eqn, outermost: chunk(self, eqn, True))
 
 
 def assert_same_bits(actual, expected):
@@ -145,6 +148,18 @@ def test_loops_inside_tell_only_if_the_host_wants_to_know(follow_everything):
     assert set(inner) == {"scan/scan"}
     _, listener = heard_of(nested, 1.0, inside=False)
     assert {path for path, _ in listener.heard} == {"scan"}
+
+
+def test_a_loop_inside_is_not_taken_apart_for_less_than_a_millisecond():
+    def fun(x, inner):
+        step = lambda c, _: (jax.lax.scan(lambda c, _: (matrix @ c, None), c, None, length=inner)[0], None)  # noqa: E731
+        return jax.lax.scan(step, x, None, length=3)[0]
+
+    matrix = jnp.eye(100)
+    for inner, lengths in ((1_000, [3]), (20_000, [3, 20_000])):
+        listener = followed(functools.partial(fun, inner=inner))
+        jax.eval_shape(listener[0], jnp.ones(100))
+        assert [loop.length for loop in listener[1].loops] == lengths
 
 
 def test_lanes_in_lockstep_are_heard_of_once():

@@ -27,11 +27,12 @@ class Speed:
 # run at the same time. On an accelerator the host may have to decide, which takes 20 us.
 _CPU = Speed(equation=2e-9, byte=5e-11, product=5e-11, between_looks=1e-3)
 _ACCELERATOR = Speed(equation=5e-7, byte=1e-12, product=1e-14, between_looks=5e-3)
-# A loop whose whole takes less than this is not worth a call of the host.
+# An outermost loop whose whole takes less than this is not worth a call of the host.
 _SHORT = 2e-5
 # How many iterations a loop is taken to have that runs until a condition is false.
 _DYNAMIC = 100
-# However short its steps, a loop has this many places where it can tell how far it is.
+# However short its steps, an outermost loop has this many places where it can tell how far it is. It runs once, so they
+# take a millisecond in all; a loop inside runs often, and has no such claim.
 _PLACES = 300
 # How many numbers are tried for one that divides the length.
 _TRIED = 1000
@@ -67,16 +68,17 @@ class Effort:
 
     def is_worth_following(self, eqn: Any, outermost: bool) -> bool:
         """Whether a loop takes long enough, or may: nobody knows that of an outermost loop without a length."""
-        return (outermost and eqn.primitive.name == "while") or self.of_equation(eqn) >= _SHORT
+        if outermost:
+            return eqn.primitive.name == "while" or self.of_equation(eqn) >= _SHORT
+        return self.of_equation(eqn) >= self._speed.between_looks
 
-    def chunk(self, eqn: Any) -> int:
+    def chunk(self, eqn: Any, outermost: bool) -> int:
         """How many iterations of a scan come between two places where it tells."""
-        length = eqn.params["length"]
-        if not isinstance(length, int) or _has_dynamic_loop(eqn.params["jaxpr"]):
+        length, step = eqn.params["length"], self.of_body(eqn.params["jaxpr"]) or self._speed.equation
+        if not isinstance(length, int):
             return 1
-        step = self.of_body(eqn.params["jaxpr"]) or self._speed.equation
-        wanted = min(math.ceil(self._speed.between_looks / step), math.ceil(length / _PLACES))
-        return _near_divisor(length, wanted)
+        wanted = min(math.ceil(self._speed.between_looks / step), length)
+        return _near_divisor(length, min(wanted, math.ceil(length / _PLACES)) if outermost else wanted)
 
 
 def _near_divisor(length: int, wanted: int) -> int:
@@ -86,13 +88,6 @@ def _near_divisor(length: int, wanted: int) -> int:
     above = range(wanted, min(2 * wanted, wanted + _TRIED, length - 1) + 1)
     below = range(wanted, max(wanted // 2, wanted - _TRIED, 1), -1)
     return next((n for n in (*above, *below) if length % n == 0), wanted)
-
-
-def _has_dynamic_loop(jaxpr: Any) -> bool:
-    return any(
-        eqn.primitive.name == "while" or any(map(_has_dynamic_loop, compat.all_jaxprs_in_params(eqn.params)))
-        for eqn in compat.open_jaxpr(jaxpr)[0].eqns
-    )
 
 
 def _bytes(aval: Any) -> int:

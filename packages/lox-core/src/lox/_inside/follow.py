@@ -118,7 +118,7 @@ class Follower(Explorer):
 
     def _follow(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> tuple[Sequence[Array], Clock]:
         if eqn.primitive.name == "scan" and not any(map(sharding.is_split, invals)):
-            size = self._effort.chunk(eqn)
+            size = self._effort.chunk(eqn, self.loops[node].inside is None)
             if size > 1:
                 return self._scan_of_chunks(node, eqn, invals, frame, size)
         if eqn.primitive.name == "while" and _has_plain_condition(eqn):
