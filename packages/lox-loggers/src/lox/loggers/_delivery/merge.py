@@ -90,8 +90,9 @@ class _Group:
     def __init__(self, first: Delivery) -> None:
         self.members = [first]
         self._look = _look(first)
-        self._bytes = nbytes(first.logs)
-        self.left = _MAX_BYTES - self._bytes
+        size = nbytes(first.logs)
+        self._bytes_per_row = 0 if self._look is None else size // max(1, _rows(first))
+        self.left = _MAX_BYTES - size
 
     @property
     def looks(self) -> dict[str, Any]:
@@ -102,8 +103,7 @@ class _Group:
         """Adds a delivery if it looks like the others and there is room for it."""
         if self._look is None or _look(delivery) != self._look:
             return False
-        # Single records that look alike are equally large.
-        return self._has_room(delivery, nbytes(delivery.logs) if delivery.logs._stacked else self._bytes)
+        return self._has_room(delivery, self._bytes_per_row * _rows(delivery))  # rows that look alike are equally large
 
     def joined(self) -> Iterator[Joined]:
         if len(self.members) == 1 or self._shares_runs():
@@ -192,10 +192,11 @@ def _look(delivery: Delivery) -> Any:
         return None
     place, rows = len(delivery.lanes), 1
     if stacked:
-        rows, *others = {shape[place] for shape in shapes}
+        of_rows = {shape: _without(shape, place) for shape in set(shapes)}
+        rows, *others = {shape[place] for shape in of_rows}
         if others:
             return None
-        shapes = [_without(shape, place) for shape in shapes]
+        shapes = list(map(of_rows.__getitem__, shapes))
     if _lacks_records(logs, rows):
         return None
     axes = []
@@ -207,6 +208,15 @@ def _look(delivery: Delivery) -> Any:
         axes.append((axis, step.dtype, _without(step.shape, place) if stacked else step.shape))
     # What differs first decides: a structure cannot be compared with None.
     return bool(stacked), list(logs), structure is None, structure, dtypes, shapes, axes
+
+
+def _rows(delivery: Delivery) -> int:
+    """How many rows a delivery that has a look has in each lane."""
+    if not delivery.logs._stacked:
+        return 1
+    value = next(iter(delivery.logs.values()))
+    array = value if type(value) is np.ndarray else jax.tree_util.tree_leaves(value)[0]
+    return int(array.shape[len(delivery.lanes)])
 
 
 def _without(shape: tuple[int, ...], place: int) -> tuple[int, ...]:
