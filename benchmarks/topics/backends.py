@@ -61,10 +61,10 @@ def _writing(writer: Any, tables: list[lox.logdict]) -> Callable[[], None]:
     return write
 
 
-def _delivering(logger: Any) -> Callable[[], None]:
-    """Rows that come one by one, as from a program that runs: through the queue of the logger."""
-    run = np.asarray(logger.init(jax.random.key(0)).run)
-    deliveries = [Delivery((), np.asarray(True), run, logs) for logs in SINGLE]
+def _delivering(logger: Any, tables: list[lox.logdict]) -> Callable[[], None]:
+    """As from a program that runs: through the queue of the logger, where what waits is joined."""
+    run = np.asarray(logger.init(jax.random.key(len(tables))).run)
+    deliveries = [Delivery((), np.asarray(True), run, logs) for logs in tables]
 
     def deliver() -> None:
         for delivery in deliveries:
@@ -85,21 +85,18 @@ def _save(folder: Path, quick: bool) -> Iterator[Figure]:
         raw.flush()
 
     thunks = {
-        "save, blocks of 128": _writing(logger.open(Run("blocks")), TABLES),
-        "save, row by row": _writing(logger.open(Run("rows")), SINGLE),
-        "save, row by row through the queue": _delivering(logger),
+        "save, blocks of 128": _delivering(logger, TABLES),
+        "save, row by row": _delivering(logger, SINGLE),
         "file.write": raw_blocks,
     }
     per = {"save, blocks of 128": BLOCK * BLOCKS, "save, row by row": ROWS, "file.write": BLOCK * BLOCKS}
-    per["save, row by row through the queue"] = ROWS
     if not quick:
         thunks["np.save of all so far"] = _np_save_loop(folder)
         per["np.save of all so far"] = BLOCK * BLOCKS
     samples = in_turns(thunks, seconds=3, wait=False, per=per)
     fields = {"topic": "backends", "case": "8 scalars"}
     yield _rate(samples, "save, blocks of 128", "file.write", target=0.3, **fields)
-    for rows in ("save, row by row", "save, row by row through the queue"):
-        yield _rate(samples, rows, "file.write", **fields)
+    yield _rate(samples, "save, row by row", "file.write", **fields)
     if not quick:
         yield _rate(samples, "save, blocks of 128", "np.save of all so far", **fields)
     raw.close()
@@ -152,12 +149,10 @@ def _against_loop(
     name: str, against: str, logger: Any, loop: Callable[[], None], rows_of_loop: int = ROWS, **fields: Any
 ) -> Iterator[Figure]:
     blocks, rows = f"{name}, blocks of 128", f"{name}, row by row"
-    writer = logger.open(Run("blocks"))
-    thunks = {blocks: _writing(writer, TABLES), rows: _delivering(logger), against: loop}
+    thunks = {blocks: _delivering(logger, TABLES), rows: _delivering(logger, SINGLE), against: loop}
     samples = in_turns(thunks, seconds=2, wait=False, per={blocks: BLOCK * BLOCKS, rows: ROWS, against: rows_of_loop})
     for ours in (blocks, rows):
         yield _rate(samples, ours, against, topic="backends", case="8 scalars", **(fields if ours == blocks else {}))
-    writer.close()
     logger.close()
 
 
@@ -207,23 +202,17 @@ def _wandb(folder: str) -> Iterator[Figure]:
     )
     bare = wandb.init(project="bench", mode="offline", dir=folder, settings=quiet, reinit="create_new")
     logger = lox.loggers.create("wandb", project="bench", mode="offline", path=folder)
-    writer = logger.open(Run("lox"))
     block = [table(i * 100, 100) for i in range(rows // 100)]
 
     def loop() -> None:
         for step in range(rows):
             bare.log({"step": step, **{key: float(column[step]) for key, column in zip(KEYS, VALUES, strict=True)}})
 
-    def ours() -> None:
-        for logs in block:
-            writer.write(logs)
-
     one_by_one = "wandb, row by row"
-    thunks = {"wandb": ours, one_by_one: _delivering(logger), "run.log loop": loop}
+    thunks = {"wandb": _delivering(logger, block), one_by_one: _delivering(logger, SINGLE), "run.log loop": loop}
     samples = in_turns(thunks, seconds=6, wait=False, per={"wandb": rows, one_by_one: ROWS, "run.log loop": rows})
     for name in ("wandb", one_by_one):
         yield _rate(samples, name, "run.log loop", topic="backends", case="8 scalars, offline", target=0.9)
-    writer.close()
     logger.close()
     bare.finish()
 
