@@ -303,9 +303,9 @@ def test_each_lane_has_a_report():
     lines = str(reports).splitlines()
     assert lines[0] == "2 of 4 reports found a nan or inf"
     assert lines[1].startswith("[1]: inf from ")
-    with pytest.raises(lox.LoxError, match=r"\(4,\) reports; take one of them"):
+    with pytest.raises(lox.LoxError, match=r"several reports, of shape \(4,\). Take one of them"):
         reports.primitive  # noqa: B018
-    with pytest.raises(lox.LoxError, match="no lanes"):
+    with pytest.raises(lox.LoxError, match="without lanes"):
         reports[0][0]
 
 
@@ -416,7 +416,7 @@ def test_a_report_that_is_not_known_yet():
     def f(x):
         report = report_of(jnp.log, x)
         assert "not known yet" in str(report)
-        with pytest.raises(lox.LoxError, match="not known while the program is traced"):
+        with pytest.raises(lox.LoxError, match="no values while the program is traced"):
             report.primitive  # noqa: B018
         return report.found
 
@@ -427,7 +427,7 @@ def test_bad_input():
     with pytest.raises(lox.LoxError, match="lox.find_nonfinite: expected a function, got 3"):
         lox.find_nonfinite(3)
     compiled = jax.jit(jnp.sin).lower(1.0).compile()
-    with pytest.raises(lox.LoxError, match="lox.find_nonfinite: this program was compiled before"):
+    with pytest.raises(lox.LoxError, match="lox.find_nonfinite: this program is already compiled"):
         lox.find_nonfinite(compiled)
 
 

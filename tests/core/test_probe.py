@@ -358,10 +358,10 @@ def test_found_without_patterns_lists_everything_but_primitives():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"names": "hh"}, r"names='hh' matches nothing. There are 'first/h', 'scan/scan/g'$"),
-        ({"functions": ["layer", "lair"]}, r"functions='lair' matches nothing. There are 'first/layer', 'scan/layer'"),
-        ({"primitives": "cholesky"}, r"primitives='cholesky' matches nothing. There are .*'sin' \(3\)"),
-        ({}, r"nothing was asked for, so no marks were added. There are scopes='first/layer/deep'"),
+        ({"names": "hh"}, r"names='hh' matches nothing. Available: 'first/h', 'scan/scan/g'$"),
+        ({"functions": ["layer", "lair"]}, r"functions='lair' matches nothing. Available: 'first/layer', 'scan/layer'"),
+        ({"primitives": "cholesky"}, r"primitives='cholesky' matches nothing. Available: .*'sin' \(3\)"),
+        ({}, r"no pattern was given, so no marks were added. Available: scopes='first/layer/deep'"),
     ],
 )
 def test_what_matches_nothing_is_a_warning_that_lists_what_there_is(options, message):
@@ -372,7 +372,9 @@ def test_what_matches_nothing_is_a_warning_that_lists_what_there_is(options, mes
 
 
 def test_a_kind_that_is_not_there_at_all():
-    with pytest.warns(UserWarning, match=r"scopes='a' matches nothing. The program has no scopes. There are names='h'"):
+    with pytest.warns(
+        UserWarning, match=r"scopes='a' matches nothing. The program has no scopes. Available: names='h'"
+    ):
         lox.spool(lox.probe(lambda x: checkpoint_name(x, "h"), scopes="a"))(1.0)
 
 
@@ -399,7 +401,7 @@ def test_what_matches_is_no_warning():
 def test_a_program_that_was_compiled_before():
     compiled = jax.jit(model).lower(ARGUMENT).compile()
     with pytest.raises(
-        lox.LoxError, match="lox.probe: this program was compiled before.*use the function that it was compiled from"
+        lox.LoxError, match="lox.probe: this program is already compiled.*Pass the function that it was compiled from"
     ):
         lox.probe(compiled, names="h")
 

@@ -175,7 +175,7 @@ def test_what_goes_wrong():
     assert file.getvalue() == ""
     with pytest.raises(TypeError, match=r"lox.loggers.progress: expected a function, got 3"):
         lox.loggers.progress(3)
-    with pytest.raises(TypeError, match="compiled before"):
+    with pytest.raises(TypeError, match="already compiled"):
         lox.loggers.progress(jax.jit(training).lower(0.5).compile())
     with pytest.raises(TypeError, match=r"lox.loggers.progress has no option 'total': .*ProgressLogger\(total"):
         lox.loggers.progress(total=10)

@@ -1,4 +1,4 @@
-"""What can be probed in a program: every value with a name that somebody could ask for."""
+"""What can be probed in a program: every value that a pattern could name."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lox._inside.regions import Node, Path, Place, Region, is_function
 from lox._jax import compat, hi_primitives, source
 from lox._marks.primitives import log_p, watch_p
 
-# The option of ``lox.probe`` that asks for it.
+# The kinds of candidates: each is the name of the option of ``lox.probe`` that asks for it.
 NAME, FUNCTION, SCOPE, PRIMITIVE, LOOP = "names", "functions", "scopes", "primitives", "loops"
 KINDS = (NAME, FUNCTION, SCOPE, PRIMITIVE, LOOP)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Candidate:
-    """A value, or several that belong together, that a mark could be put on.
+    """A value that a mark could be put on, or several that belong together.
 
     Attributes:
       key: the path, unique in the program.
-      paths: what patterns are compared with: the path with its numbers, and without.
-      values: which results of which equations; none: the counter of the loop.
-      at: the id of the equation after which all of them are known; None: at the start of the region.
+      paths: what patterns are compared with: the path with its numbers, and without them.
+      values: which results of which equations; empty for the counter of a loop.
+      at: the id of the equation after which all values are known; None for the start of the region.
     """
 
     key: str
@@ -40,7 +40,7 @@ class Candidate:
 
     @property
     def count(self) -> int | None:
-        """How many records it makes; None: that is not known before the program runs."""
+        """How many records it makes; None if that is not known before the program runs."""
         total = 1
         for loop in self.region.loops:
             if loop.length is None:
@@ -59,7 +59,7 @@ class Candidates:
         self.found: list[Candidate] = []
 
     def visit(self, region: Region, residuals: frozenset[int] = frozenset()) -> list[Candidate]:
-        """The candidates of a region and of all that are inside it, in program order."""
+        """The candidates of a region and of all regions inside it, in program order."""
         start = len(self.found)
         if not region.place.again:  # what a checkpoint computes again is not recorded again
             self._visit(region, residuals)
@@ -117,11 +117,10 @@ class Candidates:
 
 
 class _Uses:
-    """Who uses the results of the equations of a region.
+    """Which equations of a region use the results of which others.
 
-    Under ``grad`` the forward pass also returns what the backward pass needs. That is not a result of a function or a scope:
-    whatever only the backward pass uses is left out, also where it leaves a body on its way there (``residuals``: which of
-    the outputs of the body do).
+    Under ``grad`` the forward pass also returns residuals: values that only the backward pass uses. They are not results of a
+    function or a scope, so they are left out, even if they leave a body as outputs (those with the numbers ``residuals``).
     """
 
     def __init__(self, region: Region, residuals: frozenset[int]) -> None:
@@ -151,7 +150,7 @@ class _Uses:
         return var in self._outs or (bool(others) and not self._is_residual(var, inside))
 
     def _is_residual(self, var: Any, inside: set[int]) -> bool:
-        """Whether these equations belong to the forward pass, and all others that use it to the backward pass."""
+        """Whether these equations belong to the forward pass, and all others that use the variable to the backward pass."""
         if self._backward[min(inside)] or var in self._outs:
             return False
         others = [by for by in self._by.get(var, ()) if by not in inside]
@@ -195,7 +194,7 @@ def _scope_runs(region: Region) -> dict[int, list[_Run]]:
 
 
 def is_array(aval: Any) -> bool:
-    """Not a reference, a token, or the type of a derivative that is always zero."""
+    """Whether it is the type of an array, and not of a reference, a token, or a derivative that is always zero."""
     return type(aval) is compat.ShapedArray and aval.dtype != jax.dtypes.float0
 
 

@@ -1,7 +1,7 @@
-"""The first axis of an array as two, and two as one: reshapes under which the lanes of a ``vmap`` stay where they are.
+"""Splitting the first axis of an array into two, and merging them again, without moving the lanes of a ``vmap``.
 
 For a reshape, JAX moves the lane axis to the front. The values are the same, but a sum over them may then be computed in
-another order, and the last bit of a result must not depend on whether anybody watches.
+another order, and a progress bar must not change the last bit of a result.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from lox._types import Array
 
 
 def split(array: Array, size: int) -> Array:
-    """Chunks of so many rows."""
+    """Split the rows into chunks of ``size`` rows."""
     return split_p.bind(jnp.asarray(array), size=size)
 
 
 def merge(array: Array) -> Array:
-    """The rows of all chunks."""
+    """Merge the chunks into rows again."""
     return merge_p.bind(array)
 
 

@@ -1,7 +1,7 @@
-"""How long a piece of a program takes, roughly, from its equations alone.
+"""A rough estimate, from its equations alone, of how long a piece of a program takes.
 
-Only two decisions rest on it: whether a loop is worth a place where it tells how far it is, and how many iterations come
-between two such places. Both leave room: being wrong by a factor of ten costs a percent, or a bar that moves less often.
+It decides two things: whether a loop should report its progress, and how many iterations come between two reports. Both
+tolerate errors: being wrong by a factor of ten costs a percent, or makes a bar move less often.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lox._jax import compat
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """Seconds for each equation, byte of a result and multiplication, and between two places worth a look."""
+    """Seconds for each equation, each byte of a result and each multiplication, and between two looks."""
 
     equation: float
     byte: float
@@ -23,20 +23,20 @@ class Speed:
     between_looks: float
 
 
-# A look is a comparison and a branch. With both in it, XLA on a CPU needs 3 us more for a body, for it looks for what could
-# run at the same time. On an accelerator the host may have to decide, which takes 20 us.
+# A look checks whether a report is due: a comparison and a branch. On a CPU these make a loop body 3 us slower, because XLA
+# then looks for parts that could run in parallel. On an accelerator the host may have to decide, which takes 20 us.
 _CPU = Speed(equation=2e-9, byte=5e-11, product=5e-11, between_looks=1e-3)
 _ACCELERATOR = Speed(equation=5e-7, byte=1e-12, product=1e-14, between_looks=5e-3)
-# An outermost loop whose whole takes less than this is not worth a call of the host.
+# An outermost loop that takes less than this in all is not worth a host call.
 _SHORT = 2e-5
-# How many iterations a loop is taken to have that runs until a condition is false.
+# The assumed number of iterations of a loop that runs until a condition is false.
 _DYNAMIC = 100
-# However short its steps, an outermost loop has this many places where it can tell how far it is. It runs once, so they
-# take a millisecond in all; a loop inside runs often, and has no such claim.
+# However short its steps, an outermost loop has at least about this many looks. It runs once, so they take a millisecond in
+# all. A loop inside it runs often, so this does not hold for it.
 _PLACES = 300
-# How many numbers are tried for one that divides the length.
+# How many numbers are tried to find one that divides the length.
 _TRIED = 1000
-# What takes as long as it pleases.
+# Primitives whose time cannot be estimated.
 _OPAQUE = frozenset(["pure_callback", "io_callback", "debug_callback", "pallas_call", "custom_call", "ffi_call"])
 
 
@@ -47,7 +47,7 @@ class Effort:
 
     def of_body(self, jaxpr: Any) -> float:
         body, _ = compat.open_jaxpr(jaxpr)
-        if id(body) not in self._bodies:  # the body is kept, or its id could be that of another
+        if id(body) not in self._bodies:  # the body is kept alive, so that its id is not reused
             self._bodies[id(body)] = sum(map(self.of_equation, body.eqns)), body
         return self._bodies[id(body)][0]
 
@@ -67,13 +67,13 @@ class Effort:
         return self._speed.equation + size + _products(eqn) * self._speed.product
 
     def is_worth_following(self, eqn: Any, outermost: bool) -> bool:
-        """Whether a loop takes long enough, or may: nobody knows that of an outermost loop without a length."""
+        """Whether a loop takes, or may take, long enough. An outermost loop without a length may always."""
         if outermost:
             return eqn.primitive.name == "while" or self.of_equation(eqn) >= _SHORT
         return self.of_equation(eqn) >= self._speed.between_looks
 
     def chunk(self, eqn: Any, outermost: bool) -> int:
-        """How many iterations of a scan come between two places where it tells."""
+        """How many iterations of a scan come between two looks."""
         length, step = eqn.params["length"], self.of_body(eqn.params["jaxpr"]) or self._speed.equation
         if not isinstance(length, int):
             return 1
@@ -82,7 +82,7 @@ class Effort:
 
 
 def _near_divisor(length: int, wanted: int) -> int:
-    """A number near ``wanted`` that divides ``length``; ``wanted`` itself where there is none."""
+    """A number near ``wanted`` that divides ``length``; ``wanted`` itself if there is none."""
     if wanted == 1:
         return 1
     above = range(wanted, min(2 * wanted, wanted + _TRIED, length - 1) + 1)

@@ -25,7 +25,7 @@ Array = Any
 def check_traceable(fun: Any, caller: str) -> None:
     if isinstance(fun, (jax.stages.Compiled, jax.stages.Lowered)):
         raise LogTypeError(
-            f"{caller}: this program was compiled before, and nothing can be added to it; use the function that it was "
+            f"{caller}: this program is already compiled, so nothing can be added to it. Pass the function that it was "
             "compiled from"
         )
 
@@ -38,12 +38,12 @@ class Visit:
 
 
 class Explorer(Collector):
-    """Evaluates a program and knows where in it an equation is. The marks in it stay.
+    """Evaluates a program and knows where each equation is in it. Marks stay in the program.
 
     ``Frame.place`` is the node whose bodies are entered next.
     """
 
-    # Stores that are carried everywhere.
+    # The stores that are carried through every equation that is entered.
     carried: frozenset[int] = frozenset()
 
     def __init__(self, traced: Traced) -> None:
@@ -54,7 +54,7 @@ class Explorer(Collector):
     # --- for subclasses ------------------------------------------------------------------------------------------
 
     def enters(self, node: Node) -> bool:
-        """Whether the equation is taken apart; otherwise it is bound as it stands."""
+        """Whether the equation is taken apart; otherwise it is bound as it is."""
         raise NotImplementedError
 
     def start(self, region: Region, frame: Frame) -> Visit:
@@ -65,7 +65,7 @@ class Explorer(Collector):
         """An equation is about to be taken apart."""
 
     def evaluated(self, visit: Any, eqn: Any, invals: list[Array], outs: Sequence[Array], frame: Frame) -> None:
-        """An equation was evaluated, as it stands or taken apart."""
+        """An equation was evaluated, as it is or taken apart."""
 
     def finish(self, visit: Any, outs: list[Array], frame: Frame) -> None:
         """A region was evaluated."""
@@ -108,22 +108,22 @@ class Explorer(Collector):
     def rebuild(
         self, node: Node, eqn: Any, invals: list[Array], frame: Frame, stores: frozenset[int]
     ) -> Sequence[Array]:
-        """The equation by the rule for its primitive, with these stores carried through its bodies."""
+        """Evaluate the equation by the rule for its primitive, with these stores carried through its bodies."""
         with _restoring(frame):
             frame.place = node
             self._stores = stores
             return table.find(eqn).run(self, frame, eqn, invals)
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
-        """Those of the equation that is being taken apart: a rule asks before it goes on to what is inside."""
+        """The stores of the equation that is being taken apart: its rule asks before it evaluates what is inside."""
         del jaxpr, folds
         return self._stores
 
 
 class CountingExplorer(Explorer):
-    """Has the counters of the loops around at hand, in ``Frame.env``.
+    """Keeps the counters of the surrounding loops in ``Frame.env``.
 
-    A scan has its counter as an input; a while loop carries its own as a store, under its depth.
+    A scan gets its counter as an input. A while loop carries its counter as a store, whose number is its depth.
     """
 
     wants_index = True
@@ -151,7 +151,7 @@ class CountingExplorer(Explorer):
 
 @contextlib.contextmanager
 def _restoring(frame: Frame) -> Iterator[None]:
-    """A body that is evaluated in the frame around it, a closed call, leaves the frame as it was."""
+    """Restores the frame after a body that is evaluated in it, such as that of a closed call."""
     before = frame.place, frame.env, frame.visit
     try:
         yield

@@ -18,7 +18,7 @@ class Finding:
       key: the path under which it is recorded.
       kind: the option of ``lox.probe`` that asks for it.
       types: dtype and shape of each of its arrays, such as ``float32[8,16]``.
-      count: how many records it makes; None: that is not known before the program runs.
+      count: how many records it makes; None if that is not known before the program runs.
       file, line: the source line that computes it.
     """
 

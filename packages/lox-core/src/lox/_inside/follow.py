@@ -1,7 +1,7 @@
-"""Programs that tell how far they are: the engine of ``lox.loggers.progress``.
+"""Programs that report their progress: the engine of ``lox.loggers.progress``.
 
-Outermost loops and those directly inside them tell. A scan with short steps becomes a scan of chunks, each a scan of its
-own with the body as it was, and tells between chunks. So the body costs what it did, and the program can be mapped,
+Outermost loops and those directly inside them report. A scan with short steps becomes a scan over chunks, each a scan with
+the original body, and reports between chunks. So the body costs what it did, and the program can be mapped,
 differentiated and spooled as before.
 """
 
@@ -29,15 +29,15 @@ from lox._types import Array
 
 L = TypeVar("L", bound=Listener)
 
-# The numbers of the stores: the clocks of an outermost loop, and of one inside it.
+# The numbers of the stores: the clock of an outermost loop, and that of a loop inside it.
 OUTER, INNER = -1, -2
 
 
 def follow(fun: Callable[..., Any], make: Callable[[], L], label: Any) -> tuple[Callable[..., Any], L]:
-    """The same function, whose loops tell a listener how far they are; and the listener.
+    """Returns the same function, whose loops report their progress to a listener, and the listener.
 
     Args:
-      make: makes the listener. Wrapped again, a function keeps the one that it has.
+      make: makes the listener. A function that is wrapped again keeps the one it has.
       label: equal for equal listeners.
     """
     check_traceable(fun, "lox.loggers.progress")
@@ -50,7 +50,7 @@ def follow(fun: Callable[..., Any], make: Callable[[], L], label: Any) -> tuple[
         label,
         functools.partial(_interpreter, listener),
         lambda out, _: out,
-        context=contextlib.nullcontext,  # marks are for who is outside
+        context=contextlib.nullcontext,  # marks are left to the transformations outside
     )
     return followed, listener
 
@@ -67,7 +67,7 @@ def _interpreter(listener: Listener, traced: program.Traced) -> Callable[[list[A
 
 
 class Follower(Explorer):
-    """Rebuilds the loops that tell. ``Frame.env`` is whether loops here should."""
+    """Rebuilds the loops that report. ``Frame.env`` is whether the loops here should do so now."""
 
     def __init__(self, traced: program.Traced, listener: Listener) -> None:
         super().__init__(traced)
@@ -79,7 +79,7 @@ class Follower(Explorer):
         self._entered: dict[Node, bool] = {}
 
     def _choose(self, region: Region, around: FollowedLoop | None) -> None:
-        """Which loops tell: the outermost that are worth it, or else the one that takes longest; those directly inside."""
+        """Choose the loops that report: the outermost ones worth it (at least the longest), and those directly inside them."""
         outermost = list(_outermost(region))
         worth = [node for node in outermost if self._effort.is_worth_following(node.eqn, around is None)]
         if not worth and outermost and around is None:
@@ -202,13 +202,13 @@ def _is_unrolled(eqn: Any) -> bool:
 
 
 def _has_plain_condition(eqn: Any) -> bool:
-    """Whether the condition of a while loop is one for all lanes, and may be computed once more."""
+    """Whether the condition of a while loop is the same for all lanes and may be computed twice."""
     cond, _ = compat.open_jaxpr(eqn.params["cond_jaxpr"])
     return not cond.effects and not cond.outvars[0].aval.shape and not sharding.manual_axes_here()
 
 
 def _parted(xs: list[Array], rest: int, reverse: bool) -> tuple[list[Array], list[Array]]:
-    """The inputs of a scan but for the iterations that are run last, and those."""
+    """The inputs of a scan in two parts: those of the last ``rest`` iterations to run come second."""
     if not rest:
         return xs, []
     return (

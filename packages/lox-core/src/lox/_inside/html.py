@@ -20,7 +20,7 @@ _COLUMNS = [Cell(name, "t") for name in ("", "operation", "line", "in", "pass", 
 
 
 def show_report(report: Report) -> str:
-    """A row for the first nan or inf; with several lanes or records, for that of each."""
+    """A row for the first nan or inf; with several lanes or records, a row for each that has one."""
     if isinstance(report.found, jax.core.Tracer):
         return block(title("find_nonfinite", f"{report.found.aval.str_short()}, not known yet"))
     found = np.argwhere(np.asarray(report.found)).tolist()

@@ -1,9 +1,9 @@
 """``lox.find_nonfinite``: where the first nan or inf of a program arises.
 
-A verdict is carried through the program as a store. Operations are looked at in runs: those between two calls, loops or
-branches. At the end of a run one flag says whether any of its results is not finite (``propagation``), and only where it
-is raised, for the first time, the results of each operation are looked at, in a branch that is not taken otherwise.
-Nothing is computed twice: the branch gets the values.
+A verdict is carried through the program as a store. Operations are checked in runs: the operations between two calls,
+loops or branches. At the end of a run, one flag tells whether any of its results is not finite (``propagation``). The first
+time it is raised, a branch that is otherwise not taken looks at the results of each operation. Nothing is computed twice:
+the branch gets the values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ R = TypeVar("R")
 Array = Any
 Verdict = dict[str, Array]
 
-# The number of the store; counters have numbers from 0 on.
+# The number of the store. Counters have numbers from 0.
 VERDICT = -1
 
 
@@ -43,15 +43,15 @@ VERDICT = -1
 def find_nonfinite(fun: Callable[P, R], ignore_masked: bool = False) -> Callable[P, tuple[R, Report]]:
     """Transform ``fun`` into a function that returns ``(out, report)``.
 
-    The report says whether a nan or inf arose, and of the first one which operation made it from finite operands: its
-    source line, scope, pass, the iterations of the loops around, the ranges of its operands. A nan made from an inf, such
-    as ``inf - inf``, counts as well. ``fun`` runs once, compiled. ``vmap(find_nonfinite(f))`` has a report for each lane;
-    ``find_nonfinite(grad(f))`` sees both passes, ``grad(find_nonfinite(f), has_aux=True)`` the forward pass.
+    The report says whether a nan or inf arose. For the first one, it has the operation that made it from finite operands: its
+    source line, scope and pass, the iterations of the surrounding loops, and the ranges of its operands. A nan made from an
+    inf, as in ``inf - inf``, counts too. ``fun`` runs once, compiled. ``vmap(find_nonfinite(f))`` returns a report for each
+    lane. ``find_nonfinite(grad(f))`` checks both passes, ``grad(find_nonfinite(f), has_aux=True)`` only the forward pass.
 
     Args:
       fun: the function, jitted or not.
-      ignore_masked: leave out what does not get out of the body of its loop, branch or function, as in ``where(x > 0,
-        log(x), 0.0)``, and what reaches no output.
+      ignore_masked: ignore a nan or inf that does not leave the body of its loop, branch or function, as in ``where(x > 0,
+        log(x), 0.0)``, or that reaches no output.
 
     >>> def f(x):
     ...     return jnp.log(x - 1.0).sum()
@@ -65,7 +65,7 @@ def find_nonfinite(fun: Callable[P, R], ignore_masked: bool = False) -> Callable
         ("find_nonfinite", bool(ignore_masked)),
         functools.partial(_interpreter, bool(ignore_masked)),
         lambda out, report: (out, report),
-        context=contextlib.nullcontext,  # marks are for who is outside
+        context=contextlib.nullcontext,  # marks are left to the transformations outside
         compiled=True,
         results=lambda out: (out, None),
     )
@@ -94,7 +94,7 @@ class WatchVisit(Visit):
 
     Attributes:
       before: the verdict when the region was entered.
-      infinite: variables that hold an inf which somebody wrote.
+      infinite: variables that hold an inf on purpose.
     """
 
     def __init__(self, region: Region, before: Verdict) -> None:
@@ -105,7 +105,7 @@ class WatchVisit(Visit):
 
 
 class Watcher(CountingExplorer):
-    """Looks at what every operation makes."""
+    """Checks the results of every operation."""
 
     carried = frozenset([VERDICT])
 
@@ -114,7 +114,7 @@ class Watcher(CountingExplorer):
         self._sites = sites
         self._ignore_masked = ignore_masked
         self._computes: dict[Node, bool] = {}
-        self._infinite: dict[Node, list[bool]] = {}  # which operands hold an inf that somebody wrote
+        self._infinite: dict[Node, list[bool]] = {}  # which operands hold an inf on purpose
         self._depth = max(map(_depth, self.root.regions()))
 
     def nothing(self) -> Verdict:
@@ -172,7 +172,7 @@ class Watcher(CountingExplorer):
     def take_apart(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:
         if eqn.primitive.name != "shard_map":
             return super().take_apart(node, eqn, invals, frame)
-        # Each device has a verdict of its own; afterwards, the first that found something speaks for all.
+        # Each device has its own verdict. Afterwards, the first device that found something decides for all.
         sizes, before = shard_map.mesh_sizes(eqn), frame.state[VERDICT]
         frame.state[VERDICT] = {name: jnp.broadcast_to(v, sizes + v.shape) for name, v in before.items()}
         outs = super().take_apart(node, eqn, invals, frame)
@@ -213,7 +213,7 @@ class Watcher(CountingExplorer):
         return _any(flags)
 
     def _first(self, region: Region, run: list[_Evaluated], values: Any, counters: Sequence[Array]) -> Verdict:
-        """The verdict on a run in which something is wrong; not found, if that came in from outside."""
+        """The verdict on a run in which something is not finite; nothing is found if that came in from outside."""
         low, high, ins, outs = values
         bad, nan = ~(jnp.isfinite(low) & jnp.isfinite(high)), jnp.isnan(low) | jnp.isnan(high)
         made_bad = bad[outs].any(1) & ~bad[ins].any(1)
@@ -249,7 +249,7 @@ class Watcher(CountingExplorer):
 
 
 class _Values:
-    """The floats of a run of operations, each once, and which of them each operation takes and makes."""
+    """The floats of a run of operations, each once, and which of them are operands and results of each operation."""
 
     def __init__(self, run: list[_Evaluated]) -> None:
         self.arrays: list[Array] = []
@@ -282,12 +282,12 @@ def _table(rows: list[list[int]], filler: int, width: int) -> np.ndarray:
     return np.array([[*row, *[filler] * (width - len(row))] for row in rows], np.int32).reshape(len(rows), width)
 
 
-# There is one of these for each value of a program, so they are made of single operations: functions of jax.numpy are
-# calls of jitted functions, which takes several times as long to trace.
+# These are traced for each value of a program, so they use single operations: functions of jax.numpy are calls of jitted
+# functions, which take several times as long to trace.
 
 
 def _range(value: Array) -> tuple[Array, Array]:
-    """The smallest and the largest element, as rows of length 1; nan in both where one is nan."""
+    """The smallest and the largest element, as rows of length 1; both are nan if an element is."""
     parts = _parts(value)
     if not parts[0].size:
         return np.zeros(1, np.float32), np.zeros(1, np.float32)

@@ -12,7 +12,7 @@ from lox._inside.candidates import KINDS, PRIMITIVE, Candidate
 from lox._inside.regions import Path
 from lox._interpret.selection import check_names
 
-# More marks than this take long to compile, and are more often a mistake than meant.
+# More marks than this take long to compile, and are usually a mistake.
 MANY = 1000
 # How many keys a warning lists.
 _LISTED = 20
@@ -22,8 +22,8 @@ _LISTED = 20
 class Patterns:
     """For each kind of value, patterns of paths.
 
-    A pattern is compared with the end of a path, part by part: ``layer*`` is every scope of that name, wherever it is, and
-    ``layer2/h`` what is called h directly inside layer2.
+    A pattern is compared with the end of a path, part by part: ``layer*`` matches every scope of such a name, wherever it is,
+    and ``layer2/h`` matches what is called h directly inside layer2.
     """
 
     names: tuple[str, ...]
@@ -44,11 +44,11 @@ class Patterns:
 
     def warn(self, candidates: list[Candidate], chosen: list[Candidate]) -> None:
         if not self.any():
-            warn_caller(f"lox.probe: nothing was asked for, so no marks were added. {_there_are(candidates)}")
+            warn_caller(f"lox.probe: no pattern was given, so no marks were added. {_there_are(candidates)}")
         for kind in KINDS:
             of_kind = [found for found in candidates if found.kind == kind]
             for pattern in getattr(self, kind):
-                expected = pattern != "*" or not chosen  # everything may include nothing of a kind
+                expected = pattern != "*" or not chosen  # with "*", it is fine if there is nothing of one kind
                 if expected and not any(_matches(pattern, found) for found in of_kind):
                     warn_caller(f"lox.probe: {kind}={pattern!r} matches nothing. {_there_are(candidates, kind)}")
         if len(chosen) > MANY:
@@ -77,7 +77,7 @@ def _ends_with(path: Path, parts: list[str]) -> bool:
 
 
 def _there_are(candidates: list[Candidate], kind: str | None = None) -> str:
-    """A list of what could have been asked for: of one kind, or of all if there is nothing of that kind."""
+    """A list of what could have been asked for: of one kind, or of all kinds if there is nothing of that one."""
     here = [found for found in candidates if found.kind == kind]
     if kind is not None and not here:
         return f"The program has no {kind}. {_there_are(candidates)}"
@@ -90,4 +90,4 @@ def _there_are(candidates: list[Candidate], kind: str | None = None) -> str:
         listed = [f"{found.kind}={found.key!r}" for found in candidates if found.kind != PRIMITIVE]
         listed = listed or sorted({f"primitives={found.paths[1][-1]!r}" for found in candidates})
     more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-    return f"There are {', '.join(listed[:_LISTED])}{more}" if listed else "There is nothing to probe in it"
+    return f"Available: {', '.join(listed[:_LISTED])}{more}" if listed else "The program has nothing to probe"

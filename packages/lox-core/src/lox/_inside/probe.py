@@ -34,8 +34,8 @@ class Probed(Protocol[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
     def found(self, *args: P.args, **kwargs: P.kwargs) -> Findings:
-        """What the patterns match when the function is called with these arguments. Without any pattern: everything
-        that could be asked for, but single primitives. The function is traced, not run."""
+        """What the patterns match when the function is called with these arguments. Without any pattern, everything that
+        could be asked for, except single primitives. The function is traced, not run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,27 +58,28 @@ def probe(
     explicit: bool = False,
     summary: bool = False,
 ) -> Probed[P, R]:
-    """Transform ``fun`` into the same function with marks that nobody wrote.
+    """Transform ``fun`` into the same function with added marks, chosen by pattern.
 
-    ``lox.spool``, ``lox.tap`` and loggers see them as they see those of ``lox.log``. Keys are paths, such as
-    ``scan/layer2/h``; the step axes ``step``, ``step_2``, ... count the iterations of the loops around. With nobody looking
-    it is ``fun`` itself.
+    ``lox.spool``, ``lox.tap`` and loggers treat them like those of ``lox.log``. Keys are paths, such as ``scan/layer2/h``. The
+    step axes ``step``, ``step_2``, ... count the iterations of the surrounding loops. Without a transformation around it, the
+    result is ``fun`` itself.
 
-    Each of the first five options takes a pattern, several, or True for everything. A pattern is compared with the end
-    of the path, part by part: ``"h"`` is found anywhere, ``"layer*/h"`` only directly inside of what is called layer-something.
+    Each of the first five options takes a pattern, several patterns, or True for everything. A pattern is compared with the
+    end of the path, part by part: ``"h"`` matches at any depth, ``"layer*/h"`` only directly inside something whose name
+    begins with layer.
 
     Args:
       names: values that ``jax.ad_checkpoint.checkpoint_name`` has named.
       functions: results of jitted functions, and of functions with custom derivatives, by their name.
-      scopes: what leaves a ``jax.named_scope``. Flax linen modules have one each.
+      scopes: what leaves a ``jax.named_scope``. Each Flax linen module is one.
       primitives: results of primitives, such as ``"dot_general"``.
       loops: a record for each iteration of a loop, with its number.
       prefix: put before every key.
-      explicit: recorded only where ``argnames`` or ``tags`` asks for it.
+      explicit: if True, the marks are recorded only when ``argnames`` or ``tags`` selects them.
       summary: record ``mean``, ``rms``, ``min``, ``max``, the share of ``zeros`` and the number of ``nonfinite`` elements
         instead of the values.
 
-    ``lox.probe(f, ...).found(*args)`` lists what the patterns match, and without patterns what there is.
+    ``lox.probe(f, ...).found(*args)`` lists what the patterns match, or, without patterns, what can be probed.
 
     >>> def f(xs):
     ...     def step(c, x):
@@ -121,7 +122,7 @@ def _interpreter(options: ProbeOptions, traced: program.Traced) -> Callable[[lis
 
 
 class ProbeVisit(Visit):
-    """Keeps results that are marked later, together with others."""
+    """Keeps results until they are marked together with others."""
 
     def __init__(self, region: Region) -> None:
         super().__init__(region)
@@ -166,7 +167,7 @@ class Prober(CountingExplorer):
         return visit
 
     def _is_late(self, node: Node, region: Region) -> bool:
-        """Whether it is the body of a derivative rule, traced when the function had long been looked through."""
+        """Whether it is the body of a derivative rule, which is traced after candidates were chosen."""
         if region in self._seen_late or any(region is known for known in node.regions()):
             return False
         self._seen_late.add(region)

@@ -1,8 +1,8 @@
-"""Which values must be checked, so that no value that is not finite goes unseen.
+"""Which values must be checked, so that no nan or inf is missed.
 
-Most operations pass on what is not finite: a nan or inf in ``x`` is one in ``x + y``. So of a run of operations only those
-results are checked that nothing in the run passes on. What an operation passes on is read off the tables below; an
-operation that is in none of them passes on nothing, which costs one check more and is never wrong.
+Most operations pass on what is not finite: if ``x`` has a nan or inf, so has ``x + y``. So a run of operations checks only
+the results that no later operation of the run passes on. The tables below say what an operation passes on. An operation
+that is in none of them passes on nothing, which costs an extra check and is never wrong.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _ELEMENTWISE = ("add", "add_any", "sub", "mul", "neg", "abs", "square", "sqrt", 
 _MOVES = ("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "rev", "concatenate", "copy", "name")
 _SUMS = ("reduce_sum", "cumsum", "dot_general", "reduce_precision")
 _EVERY_OPERAND = frozenset([*_ELEMENTWISE, *_MOVES, *_SUMS])
-# inf / inf is nan, but x / inf is 0: a divisor is not passed on.
+# x / inf is 0, so an inf in the divisor is not passed on.
 _FIRST_OPERAND = frozenset(["div", "rem"])
-# exp(-inf) is 0, and so on: nothing that is infinite comes out, if nothing overflows.
+# Their results are finite even if an operand is infinite on purpose (exp(-inf) is 0), unless they overflow.
 _BOUNDED = frozenset(
     ["exp", "exp2", "expm1", "tanh", "logistic", "erf", "sign", "is_finite", "eq", "ne", "lt", "le", "gt", "ge"]
 )
 
 
 def is_float(aval: Any) -> bool:
-    """A mutable array is none: what it holds is looked at where it is read."""
+    """Whether values of this type are checked. A mutable array is not: its contents are checked where they are read."""
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact) and not compat.is_ref_type(aval)
 
 
 def passes_on(eqn: Any, place: int) -> bool:
-    """Whether a result is sure not to be finite where this operand is not."""
+    """Whether a result is never finite if this operand is not."""
     name = eqn.primitive.name
     if not eqn.outvars or any(0 in getattr(var.aval, "shape", (0,)) for var in eqn.outvars):
         return False  # a result without elements shows nothing
@@ -46,9 +46,10 @@ def passes_on(eqn: Any, place: int) -> bool:
 
 
 def to_check(eqns: Sequence[Any], infinite: set[Any]) -> set[Any]:
-    """The variables of a run of equations whose checks find everything that its results hold.
+    """The variables of a run of equations to check, so that every nan and inf in its results is found.
 
-    ``infinite``: those of which only nan is looked for, so that an inf in them does not show.
+    Args:
+      infinite: variables that are checked for nan only, so an inf in them is not found.
     """
     seen_in_another: set[Any] = set()
     for eqn in eqns:
@@ -61,9 +62,10 @@ def to_check(eqns: Sequence[Any], infinite: set[Any]) -> set[Any]:
 
 
 def infinite_on_purpose(eqns: Sequence[Any], before: set[Any]) -> set[Any]:
-    """Variables that hold an inf which somebody wrote, ``where(mask, x, -inf)``: there only nan is worth a look.
+    """Variables that hold an inf on purpose, as in ``where(mask, x, -inf)``: they are checked for nan only.
 
-    ``before``: those that are known to from earlier equations.
+    Args:
+      before: those that are known from earlier equations.
     """
     infinite = set(before)
     for eqn in eqns:
@@ -73,7 +75,7 @@ def infinite_on_purpose(eqns: Sequence[Any], before: set[Any]) -> set[Any]:
 
 
 def is_infinite(atom: Any, infinite: set[Any]) -> bool:
-    """Whether somebody wrote it as an inf, or let it hold one."""
+    """Whether it is an inf constant, or holds an inf on purpose."""
     if isinstance(atom, compat.Literal):
         return is_float(atom.aval) and not np.isfinite(np.asarray(atom.val)).all()
     return atom in infinite

@@ -1,8 +1,8 @@
 """The map of a traced program: bodies inside equations inside bodies, each with a readable path.
 
 A ``Region`` is one body at one place: a function that is called twice has two. A ``Node`` is an equation that can be
-entered. Both are made when they are first reached, for derivative rules are traced late; what a path is called depends
-on the program alone.
+entered. Both are made when they are first reached, because derivative rules are traced late. Paths depend only on the
+program.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class Loop(NamedTuple):
     """A loop around a region."""
 
     path: str
-    length: int | None  # None: it runs until a condition is false
+    length: int | None  # None if it runs until a condition is false
 
 
 class Place(NamedTuple):
     """Where an equation is.
 
     Attributes:
-      path: loops, functions and scopes around it, numbered where they would clash.
+      path: the surrounding loops, functions and scopes, numbered where names would clash.
       plain: the same without the numbers.
     """
 
@@ -39,7 +39,7 @@ class Place(NamedTuple):
     again: bool
 
     def at(self, label: str, number: int = 0) -> Place:
-        """A place inside; no label, the same place."""
+        """A place inside this one; without a label, this one."""
         if not label:
             return self
         numbered = f"{label}.{number}" if number else label
@@ -74,7 +74,7 @@ class Node:
         return self._regions[id(body)]
 
     def regions(self) -> Iterator[Region]:
-        """Those of the bodies that can be looked into."""
+        """The regions of its bodies that can be looked into."""
         for jaxpr in compat.all_jaxprs_in_params(self.eqn.params):
             region = self.region(jaxpr)
             if not region.linear:
@@ -85,14 +85,14 @@ class Region:
     """One body at one place of the program."""
 
     def __init__(self, node: Node, body: Any, place: Place, loops: tuple[Loop, ...]) -> None:
-        self.body = body  # also keeps its equations alive, which are known by their id
+        self.body = body  # also keeps its equations alive, which are identified by their id
         self.place = place
         self.loops = loops
         self._line, self._of_jax = node.line, node.of_jax
         # The condition of a while loop belongs to the loop, but is not an iteration of it.
         self.iterates = node.loop is not None and body is not compat.open_jaxpr(node.eqn.params.get("cond_jaxpr"))[0]
         self.branched = node.branched or node.eqn.primitive.name == "cond"
-        # JAX transposes the product of a linear solve, and nothing can be added to what is transposed.
+        # JAX transposes the product of a linear solve, and nothing can be added to a function that is transposed.
         self.linear = node.eqn.primitive.name == "custom_linear_solve" and body is not _solve(node.eqn)
         self._tangents = _of_tangents(node.eqn, body)
         self.nodes: dict[int, Node] = {}
@@ -108,11 +108,11 @@ class Region:
                 self.nodes[id(eqn)] = Node(eqn, node_place, loops, self.branched, self.line_of(eqn), of_jax)
 
     def computes_tangents(self, eqn: Any) -> bool:
-        """Whether it is the part of a forward derivative rule that is linear: nothing that is reported may depend on it."""
+        """Whether it is in the linear part of a forward derivative rule. No mark or report may depend on that part."""
         return id(eqn) in self._tangents
 
     def line_of(self, eqn: Any) -> source.Line:
-        """Its source line; of what is inside a function of JAX, or has none, that of the call."""
+        """Its source line. For equations inside a function of JAX, and those without a line, it is that of the call."""
         line = self._line if self._of_jax else source.line_of(eqn)
         return self._line if line == source.UNKNOWN else line
 
@@ -149,14 +149,14 @@ def can_be_entered(eqn: Any) -> bool:
     return hi_primitives.name_of(eqn) in RULES
 
 
-# The primitives of today, and what takes their place with JAX's upgrade flags.
+# The current primitives, and what replaces them with JAX's upgrade flags.
 _FUNCTIONS = ("jit", "custom_jvp_call", "custom_vjp_call", "CustomJVPTraced", "CustomVJPTraced")
 _FORWARD_RULES = ("custom_jvp_call", "CustomJVPTraced")
 _SCANS = ("scan", "Scan3")
 
 
 def is_function(eqn: Any) -> bool:
-    """Whether it calls a function that has a name of its own."""
+    """Whether it calls a function with a name."""
     return hi_primitives.name_of(eqn) in _FUNCTIONS
 
 
@@ -184,7 +184,7 @@ def _loop(eqn: Any, path: str) -> Loop | None:
 
 
 def _parts(eqn: Any) -> dict[int, str]:
-    """What the bodies of an equation are called, where it has several."""
+    """The names of the bodies of an equation that has several."""
     name, params = eqn.primitive.name, eqn.params
     if name == "cond":
         branches = params["branches"]
@@ -200,7 +200,7 @@ def _solve(eqn: Any) -> Any:
 
 
 def _of_tangents(eqn: Any, body: Any) -> frozenset[int]:
-    """The equations of the rule of a ``custom_jvp`` that depend on tangents, which follow its primals."""
+    """The equations of a ``custom_jvp`` rule that depend on tangents. Among its operands, these follow the primals."""
     if hi_primitives.name_of(eqn) not in _FORWARD_RULES:
         return frozenset()
     prim = hi_primitives.primitive_of(eqn.params)

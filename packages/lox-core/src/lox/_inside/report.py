@@ -15,7 +15,7 @@ from lox._inside.regions import Loop
 from lox._jax.source import Line
 
 Array = Any
-# How many operands of an operation have their ranges reported.
+# How many operands of an operation are reported with their ranges.
 OPERANDS = 3
 # How many lanes ``print`` lists.
 _LISTED = 8
@@ -30,11 +30,11 @@ class Site(NamedTuple):
     backward: bool
     loops: tuple[Loop, ...]
     operands: int
-    opaque: bool  # it holds programs that lox cannot look into
+    opaque: bool  # whether it holds programs that lox cannot look into
 
 
 class Sites:
-    """The operations of one traced program by number. Derivative rules are traced late, and add theirs."""
+    """The operations of one traced program, by number. Derivative rules are traced late and add theirs."""
 
     def __init__(self) -> None:
         self._sites: list[Site] = []
@@ -62,15 +62,15 @@ class Sites:
 class Report:
     """Whether a nan or inf arose, and where the first one did.
 
-    All fields but ``sites`` are arrays: scalars, or with leading axes for lanes and records; ``report[i]`` is one of those.
-    A report that is not a tracer has the rest as properties.
+    All fields except ``sites`` are arrays: scalars, or with leading axes for lanes and records; ``report[i]`` is one of those.
+    Once the program has run, a report has more: the properties below.
 
     Attributes:
       found: whether one arose.
       nan: whether it is a nan; otherwise an inf.
       site: the number of the operation, for ``sites``.
-      line: its source line, also where the report is stored as plain numbers.
-      counters: the numbers of the iterations of the loops around, outermost first.
+      line: its source line, which is kept even if the report is stored as plain numbers.
+      counters: the current iterations of the surrounding loops, outermost first.
       low, high: the ranges of the operands.
       device: in a shard_map, the number of the device along its mesh; otherwise -1.
     """
@@ -87,7 +87,7 @@ class Report:
 
     @property
     def primitive(self) -> str:
-        """The operation, such as ``"div"``; empty where nothing was found."""
+        """The operation, such as ``"div"``; empty if nothing was found."""
         return self._site.primitive if self._one() else ""
 
     @property
@@ -110,7 +110,7 @@ class Report:
 
     @property
     def loops(self) -> dict[str, int]:
-        """The numbers of the iterations around it, by the path of each loop."""
+        """The iteration of each surrounding loop, by the loop's path."""
         if not self._one():
             return {}
         names = [loop.path for loop in self._site.loops]
@@ -130,15 +130,19 @@ class Report:
 
     def _one(self) -> bool:
         if isinstance(self.found, jax.core.Tracer):
-            raise LoxError("lox: this report is not known while the program is traced; return it, and look at it there")
+            raise LoxError(
+                "lox: a report has no values while the program is traced. Return it, and read it outside jit"
+            )
         if np.ndim(self.found):
-            raise LoxError(f"lox: {np.shape(self.found)} reports; take one of them, report[i]")
+            raise LoxError(
+                f"lox: these are several reports, of shape {np.shape(self.found)}. Take one of them: report[i]"
+            )
         return bool(self.found)
 
     def __getitem__(self, index: Any) -> Report:
         """The report of a lane or a record."""
         if not np.ndim(self.found):
-            raise LoxError("lox: this is one report; it has no lanes or records")
+            raise LoxError("lox: this is a single report, without lanes or records: leave out the index")
         return jax.tree.map(lambda leaf: leaf[index], self)
 
     def __len__(self) -> int:
@@ -147,7 +151,7 @@ class Report:
         return int(np.shape(self.found)[0])
 
     def __bool__(self) -> bool:
-        """Whether a nan or an inf was found, in several reports by any of them."""
+        """Whether a nan or inf was found; for several reports, by any of them."""
         return bool(self.found.any())
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ Array = Any
 
 
 def summarise(value: Array) -> dict[str, Array]:
-    """Mean, root mean square and extremes of the finite elements, the share of zeros, how many are not finite."""
+    """Mean, root mean square and extremes of the finite elements, the share of zeros, and the number of nonfinite ones."""
     magnitude = jnp.abs(value) if jnp.iscomplexobj(value) else value
     x = magnitude.astype(jnp.promote_types(magnitude.dtype, jnp.float32))
     finite = jnp.isfinite(x)
@@ -31,7 +31,7 @@ def summarise(value: Array) -> dict[str, Array]:
 
 
 def _scale(largest: Array) -> Array:
-    """A power of two that keeps squares from overflowing and from vanishing."""
+    """A power of two by which values are scaled, so that their squares neither overflow nor vanish."""
     exponents = jnp.finfo(largest.dtype).maxexp
     half, most = 2.0 ** (exponents // 2), 2.0 ** (exponents * 3 // 4)
     small = jnp.where(largest < 1 / half, most, 1.0)

@@ -1,9 +1,9 @@
-"""``tick_p``: a loop tells the host how far it is, as often as the host wants to know.
+"""``tick_p``: a loop reports its progress to the host, as often as the host wants.
 
-A tick is asked for at every place where a loop could tell, and made only if the loop has come as far as the host said the
-last time. So the host chooses the interval while the program runs, and a place where nothing is told costs a comparison.
+A loop looks between chunks of iterations whether a tick is due, which the host decided in answer to the last one. So the
+host chooses the interval while the program runs, and a look without a tick costs only a comparison.
 
-Under ``vmap`` there is one tick for all lanes: they are in lockstep, and the one that is farthest speaks for them.
+Under ``vmap`` there is one tick for all lanes. They run in lockstep, and the tick has the position of the farthest lane.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lox._types import Array
 
 
 class FollowedLoop(NamedTuple):
-    """A loop that tells how far it is.
+    """A loop that reports its progress.
 
     Attributes:
       path: where it is in the program.
-      length: how many iterations it has; None: that is not known before.
-      inside: the path of the loop around it that is followed too; None: it is an outermost one.
+      length: how many iterations it has; None if that is not known before it runs.
+      inside: the path of the followed loop around it; None for an outermost loop.
     """
 
     path: str
@@ -36,7 +36,7 @@ class FollowedLoop(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the host wants to know.
+    """What the host wants to hear next.
 
     Attributes:
       steps: after how many more iterations it wants to hear of the loop again.
@@ -48,13 +48,13 @@ class Answer(NamedTuple):
 
 
 class Listener(Protocol):
-    """The host's side. Its methods are called while the program runs, and the program waits: they must be short."""
+    """The host's side. The program waits while a method runs, so methods must be short."""
 
     def expect(self, loops: Sequence[FollowedLoop]) -> None:
         """A program was traced; these are its loops."""
 
     def tick(self, loop: FollowedLoop, position: int) -> Answer:
-        """So many iterations are done; 0: the loop has just begun."""
+        """``position`` iterations are done; at 0, the loop has just begun."""
 
     def end(self, loop: FollowedLoop, position: int) -> None:
         """An outermost loop has ended."""
@@ -62,7 +62,7 @@ class Listener(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Whom to tell of which loop. Equal for equal programs, so that a compiled one is found again."""
+    """Which listener hears about which loop. Targets of equal programs are equal, so JAX finds the compiled program again."""
 
     listener: Listener
     loop: FollowedLoop
@@ -78,7 +78,7 @@ class Target:
         return ()
 
 
-# Counters are of 32 bits and start again: places that are nearer than this to each other can be compared.
+# Counters have 32 bits and wrap around: two that are less than this apart can be compared.
 _FARTHEST = 2**30
 
 
@@ -99,7 +99,7 @@ class Clock(NamedTuple):
         return self.done - self.due >= 0
 
     def until_due(self, wanted: Array) -> Clock:
-        """Never due, where nobody wants to know."""
+        """The clock, with no tick due unless one is wanted."""
         return Clock(self.done, jnp.where(wanted, self.due, self.done + jnp.int32(_FARTHEST)))
 
 
@@ -108,13 +108,13 @@ def start() -> Clock:
 
 
 def tick(listener: Listener, loop: FollowedLoop, wanted: Array, clock: Clock) -> tuple[Clock, Array]:
-    """Tell how far it is, if that is wanted and due. Also returns whether loops inside should tell."""
+    """Make a tick if one is wanted and due. Returns the next clock, and whether loops inside should report."""
     due, inside = tick_p.bind(wanted, *clock, target=Target(listener, loop))
     return Clock(clock.done, due), inside
 
 
 def end(listener: Listener, loop: FollowedLoop, clock: Clock) -> None:
-    # The compiler knows how many iterations a scan has; what the host said last it knows only when the loop has ended.
+    # `due` makes the call wait: the compiler knows the length of a scan in advance, but not the last answer of the host.
     end_p.bind(*clock, target=Target(listener, loop))
 
 
