@@ -16,28 +16,28 @@ from lox._jax import compat
 from lox._storage.stores import select
 from lox._types import Array
 
-if TYPE_CHECKING:  # it evaluates equations with this
+if TYPE_CHECKING:  # collect imports this module
     from lox._interpret.collect import Frame
 
 
-# Primitives whose result has no lanes, whatever their operand has: equinox's. For one lane they are the identity.
+# Primitives of equinox whose result has no lanes, even if the operand has. For one lane they are the identity.
 _ASK_ALL_LANES = frozenset(["unvmap_any", "unvmap_all", "unvmap_max", "nonbatchable"])
 
 
 def asks_all_lanes(jaxpr: Any) -> bool:
-    """Whether a condition is asked of all lanes at once."""
+    """Whether a condition asks all lanes at once."""
     return any(eqn.primitive.name in _ASK_ALL_LANES for eqn in compat.open_jaxpr(jaxpr)[0].eqns)
 
 
 def asks_all_lanes_inside(jaxpr: Any) -> bool:
-    """Whether a condition in it, at any depth, is asked of all lanes at once."""
+    """Whether a condition in it, at any depth, asks all lanes at once."""
     body, _ = compat.open_jaxpr(jaxpr)
     inner = (part for eqn in body.eqns for part in compat.all_jaxprs_in_params(eqn.params))
     return asks_all_lanes(body) or any(map(asks_all_lanes_inside, inner))
 
 
 def follow(frame: Frame, eqn: Any, invals: list[Array]) -> None:
-    """Note what a lane by itself would compute, if an equation that was just evaluated depends on other lanes."""
+    """If an equation that was just evaluated depends on other lanes, note what a lane alone would compute."""
     asks = eqn.primitive.name in _ASK_ALL_LANES
     if not asks and not (frame.own and any(_has_own(frame, atom) for atom in eqn.invars)):
         return
@@ -53,17 +53,17 @@ def _has_own(frame: Frame, atom: Any) -> bool:
 
 
 def _is_logic(eqn: Any) -> bool:
-    """Predicates and indices of branches, and what they are made of: scalars that can be computed a second time."""
+    """Whether it computes a scalar that predicates are made of. Such an equation is cheap to compute twice."""
     return not eqn.effects and all(
         getattr(var.aval, "shape", None) == () and getattr(var.aval.dtype, "kind", "") in "biu" for var in eqn.outvars
     )
 
 
 def answer(frame: Frame, atom: Any, value: Array) -> Array:
-    """What a lane by itself would have as the value of a variable; ``value`` unless other lanes were asked."""
+    """The value that a variable would have in a lane alone; ``value`` unless other lanes were asked."""
     return frame.own.get(atom, value) if _has_own(frame, atom) else value
 
 
 def select_state(alone: Array, after: Any, before: Any) -> Any:
-    """The state after a body in lanes that would have run it by themselves, and before it in the others."""
+    """In lanes that alone would have run a body, the state after it; in the others, the state before it."""
     return select(alone, after, before)

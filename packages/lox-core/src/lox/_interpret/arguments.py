@@ -1,8 +1,8 @@
 """The arguments of a call, on their way into a traced function and back.
 
-Arrays are traced; numbers, strings, callables and None reach the function as they are. Containers are copies, with tracers in
-them. What a function does to a copy would be lost, so a changed argument is an error, except for objects that are meant to
-be changed (``graphs``): there the program returns the new values, and each call writes them into the caller's objects.
+Arrays are traced. Numbers, strings, callables and None reach the function as they are. Containers are copied, with tracers in
+them. A change of a copy would be lost, so it is an error to change an argument, except for objects that are meant to be
+changed (``graphs``): the program returns their new values, and each call writes them into the caller's objects.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def is_array(leaf: Any) -> bool:
 
 
 def on_device(leaf: Any) -> Array:
-    """numpy values as JAX takes them: 64-bit ones are 32-bit ones unless x64 mode is on."""
+    """A numpy value as JAX takes it: 64-bit values become 32-bit ones unless x64 mode is on."""
     return leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
 
 
 def take_self(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A method of an object that is meant to be changed, or the object itself, as a function and its first argument."""
+    """For a method of an object that is meant to be changed, or such an object itself: a function and its first argument."""
     is_object = graphs.recogniser() or never
     if isinstance(fun, types.MethodType) and is_object(fun.__self__):
         return fun.__func__, (fun.__self__,)
@@ -54,7 +54,7 @@ class Copies(NamedTuple):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    leaves: list[Any]  # of everything but objects
+    leaves: list[Any]  # of everything except objects
     objects: list[Any]
     of_objects: list[Any]  # their leaves
 
@@ -68,7 +68,7 @@ class Signature:
         recognise = graphs.recogniser()
         self.is_object = recognise or never
         leaves, self.tree = jax.tree.flatten((args, kwargs), is_leaf=recognise)
-        # Where the objects are.
+        # The places of the objects among the leaves.
         self.places = () if recognise is None else tuple(i for i, leaf in enumerate(leaves) if recognise(leaf))
         self.objects: graphs.Objects | None = None
         if self.places:
@@ -88,7 +88,7 @@ class Signature:
             self.objects.close()
 
     def key(self) -> Any:
-        """Hashable where the static arguments are."""
+        """The key of a cache entry. It is hashable if the static arguments are."""
         avals = tuple(map(compat.type_key, self.arrays))
         objects = () if self.objects is None else (self.places, self.objects.parts.graph, self.objects.parts.tree)
         return self.tree, self.is_array, avals, tuple(map(_exact, self.static)), objects, compat.trace_context()
@@ -110,7 +110,7 @@ class Signature:
 
 
 def _exact(value: Any) -> Any:
-    """Tells 1 from 1.0 and True, and 0.0 from -0.0."""
+    """Distinguishes 1 from 1.0 and True, and 0.0 from -0.0."""
     if isinstance(value, (float, complex)):
         return type(value), repr(value)
     return type(value), value
@@ -120,13 +120,13 @@ def _exact(value: Any) -> Any:
 
 
 class Given(NamedTuple):
-    """A leaf of an object that is a leaf of one that was passed: its number."""
+    """The number of a leaf of an object that is also a leaf of an object that was passed."""
 
     number: int
 
 
 class Result:
-    """What a traced function returned and left in its arguments, without the arrays, which are outputs of the program."""
+    """What a traced function returned, and what it left in its arguments. Arrays are outputs of the program instead."""
 
     def __init__(self, out: Any, signature: Signature, copies: Copies) -> None:
         leaves, self.tree = jax.tree.flatten(out, is_leaf=signature.is_object)
@@ -137,7 +137,7 @@ class Result:
         places = {id(leaf): number for number, leaf in enumerate(copies.of_objects)}
         written: list[Any] = [] if self.parts is None else self.parts.leaves
         number = len(copies.leaves)
-        # Numbers, strings, numpy arrays and the like are returned as the function made them.
+        # Numbers, strings, numpy arrays and the like are returned as they are.
         self.static = [
             *(None if isinstance(leaf, jax.Array) else leaf for leaf in others),
             *(_kept(leaf, places.get(id(leaf)), number) for leaf in written),
@@ -194,7 +194,7 @@ def _leaves(leaf: Any, kept: Any) -> bool:
 
 
 def _fresh(leaf: Any) -> Any:
-    """A numpy array can be written to: the next call must not see that."""
+    """A copy of a numpy array: the caller may write to it, and the next call must not see that."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
@@ -209,7 +209,7 @@ class Watch:
         self._is_object = signature.is_object
         self._copies = copies
         self._before = self._flatten()
-        # Objects are written back, with all that is in them.
+        # Objects are written back with all their contents.
         others = [(path, leaf) for path, leaf in self._before[0] if not self._is_object(leaf)]
         self._attributes = [(path, leaf, _snapshot(leaf)) for path, leaf in others]
 
@@ -225,7 +225,7 @@ class Watch:
                 raise self._error(path, how)
         if tree == tree_after and all(a is b for (_, a), (_, b) in zip(before, after, strict=True)):
             return
-        # Some classes make their leaves whenever they are asked for them.
+        # Some classes make new leaves each time they are flattened.
         leaves_again, tree_again = self._flatten()
         was, now, again = dict(before), dict(after), dict(leaves_again)
         for path in [*was, *(path for path in now if path not in was)]:
@@ -237,7 +237,7 @@ class Watch:
             raise self._error(self._other_structure(tree, tree_after), "has another structure")
 
     def _other_structure(self, before: Any, after: Any) -> Any:
-        """The path of the first argument that differs in something other than a leaf: another None, or a static field."""
+        """The path of the first argument that differs in something other than a leaf, such as a None or a static field."""
         (args, kwargs), (args_after, kwargs_after) = before.children(), after.children()
         keys = [jax.tree_util.DictKey(name) for name in sorted(self._copies.kwargs)]
         positions = [jax.tree_util.SequenceKey(i) for i in range(len(self._copies.args))]
@@ -258,7 +258,7 @@ class Watch:
 
 
 def _snapshot(leaf: Any) -> Any:
-    """What is inside of something that reaches the function as it is, so that the function can change it."""
+    """The contents of an argument that reaches the function as it is, and that the function could change."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
     if jitted.is_function(leaf) or isinstance(leaf, (type, types.ModuleType, types.MethodType, compat.Tracer)):
@@ -276,7 +276,7 @@ def _difference(leaf: Any, snapshot: Any) -> str | None:
         if name not in now or now[name] is not value:
             return f"has another {name!r}"
     for name, value in now.items():
-        # What an object merely remembers (a cached property) is its own business, unless it belongs to this trace.
+        # A new attribute may be a cached property, which is harmless unless it holds tracers of this trace.
         if name not in snapshot and any(isinstance(part, compat.Tracer) for part in jax.tree.leaves(value)):
             return f"has a new {name!r}"
     return None

@@ -1,11 +1,11 @@
 """The one loop over equations, shared by every transformation.
 
 ``Collector.run`` evaluates a jaxpr in the current trace, equation by equation, and never edits one. An equation without
-marks is bound as it stands. One with marks inside is rebuilt by its rule (``rules``) through JAX's public API, around
-a Python function that evaluates the inner jaxpr with this same loop.
+marks is bound as it is. One with marks inside is rebuilt by its rule (``rules``) through JAX's public API, around a
+Python function that evaluates the inner jaxpr with this same loop.
 
-While a function body is evaluated, a ``Frame`` holds what its marks have left so far. What becomes of a mark is the
-business of the subclass: ``lox.spool`` collects rows and states, ``lox.tap`` calls the host.
+While a function body is evaluated, a ``Frame`` holds what its marks have left so far. The subclass decides what happens
+to a mark: ``lox.spool`` collects rows and states, ``lox.tap`` calls the host.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ State = dict[int, Any]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a function body is entered with. A pytree: it passes into ``jit`` and the like as an argument.
+    """What a function body is entered with. It is a pytree, and passes into ``jit`` and the like as an argument.
 
     Attributes:
       state: bounded stores by number, carried through loops and branches.
-      alive: whether the program really is here: under ``vmap``, whether the lane took the branches and is in the loops.
-      lanes: which lanes of the vmaps inside the transformation are still in the loops around; None: all.
-      env: arrays that must be available wherever a mark is (the operands of a receiver).
-      mesh: names and sizes of the mesh axes of the shard_maps around.
-      devices: their mesh, where its devices are known while tracing.
-      certain: the keys that every device records equally often in these shard_maps; None outside.
-      place: where in the program it is, for collectors that have a map of it (``lox._inside``).
+      alive: under ``vmap``, whether the lane really runs this body: it took the branches and is still in the loops.
+      lanes: which lanes of the vmaps inside the transformation are still in the surrounding loops; None for all.
+      env: arrays that must be available at every mark (the operands of a receiver).
+      mesh: names and sizes of the mesh axes of the surrounding shard_maps.
+      devices: their mesh, if its devices are known while tracing.
+      certain: the keys that every device records equally often in these shard_maps; None outside them.
+      place: where this is in the program, for collectors that have a map of it (``lox._inside``).
     """
 
     state: State
@@ -61,7 +61,7 @@ class Frame:
     """A context, and what the marks of one function body have left in it so far.
 
     Attributes:
-      rows: records not yet in a store.
+      rows: records that are not yet in a store.
       own: for variables that depend on other lanes of a ``vmap``, what a lane would have by itself (``answers``).
       nested: False in the outermost body, where gradients are stopped by the caller.
       visit: what a collector with a map keeps while it evaluates this body.
@@ -97,7 +97,7 @@ class Collector:
 
     # Whether `Frame.alive` must follow conditionals and loops.
     tracks_lanes = False
-    # Whether records leave a function among its results. What has none of its own then has no way to record.
+    # Whether records leave a function with its results. A function that runs only for derivatives then cannot record.
     returns_records = False
     # Whether the body of a scan is told where along the scanned axis it is.
     wants_index = False
@@ -116,11 +116,14 @@ class Collector:
         raise NotImplementedError
 
     def settle(self, frame: Frame, numbers: frozenset[int]) -> None:
-        """Put pending rows of these stores away, because a body that updates the stores comes next, or has ended."""
+        """Put pending rows into these stores, because a body that updates the stores comes next or has ended."""
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
-        """The stores that evaluating ``jaxpr`` updates; none, unless a subclass has some. ``folds``: it is a body at whose
-        end rows are put away."""
+        """The stores that evaluating ``jaxpr`` updates; none, unless a subclass has some.
+
+        Args:
+          folds: whether it is a body at whose end rows are put into stores.
+        """
         return frozenset()
 
     def rule_context(self) -> Any:
@@ -128,7 +131,7 @@ class Collector:
         return marking(True)
 
     def backward_context(self) -> Any:
-        """The context in which backward rules run: they belong to whatever transformation is outside."""
+        """The context in which backward rules run. Their marks belong to the transformation outside, if any."""
         return contextlib.nullcontext()
 
     # --- evaluation ----------------------------------------------------------------------------------------------
@@ -138,7 +141,7 @@ class Collector:
         env: dict[Any, Array] = dict(zip(body.constvars, consts, strict=False))
         env.update(zip(body.invars, args, strict=True))
         name_stack = compat.current_name_stack()
-        # The settings under which equations were traced are mostly those of their neighbours.
+        # Neighbouring equations were mostly traced under the same settings.
         for settings, eqns in itertools.groupby(body.eqns, key=lambda eqn: eqn.ctx):
             with settings.manager:
                 for eqn in eqns:
@@ -177,14 +180,14 @@ class Collector:
             bind_record(_within(frame, Record.of(mark, operands)), left)
 
     def body(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
-        """Run a loop body or a branch, and put its rows away at the end."""
+        """Run a loop body or a branch, and put its rows into the stores at the end."""
         outs = self.run(jaxpr, args, frame)
         self.settle(frame, self.stores_in(jaxpr, folds=True))
         return outs
 
 
 class Unrecorded(Collector):
-    """Evaluates what runs for derivatives alone, in the middle of another collector: nothing is recorded."""
+    """Evaluates, inside another collector, what runs only for derivatives. It records nothing."""
 
     def __init__(self, around: Collector, keep: bool) -> None:
         super().__init__(around.survey, keep, around.packing)
@@ -196,5 +199,5 @@ class Unrecorded(Collector):
 
 
 def _within(frame: Frame, record: Record) -> Record:
-    """A record of the lanes that are in the loops around."""
+    """The record, limited to the lanes that are in the surrounding loops."""
     return record if frame.lanes is None else record._replace(where=lanes.both(frame.lanes, record.where))

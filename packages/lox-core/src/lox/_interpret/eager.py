@@ -1,9 +1,9 @@
 """Calling a transformed program outside any trace, at the cost of the untransformed one.
 
-* A jitted function stays one compiled call: the transformation of it is jitted with the same static and donated
+* A jitted function stays one compiled call: the transformed function is jitted with the same static and donated
   arguments (``dispatcher``).
-* Anything else runs equation by equation, as its Python code would, each through JAX's fast dispatch path
-  (``EagerProgram``). Nothing is fused that the function did not fuse, and arrays may live on different devices.
+* Any other function runs equation by equation, as its Python code would, each through JAX's fast dispatch path
+  (``EagerProgram``). So nothing is fused that would not be without lox, and arrays may be on different devices.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from lox._types import Array
 def dispatcher(
     fun: Callable[..., Any], run: Callable[..., Any], results: Callable[[Any], Any]
 ) -> Callable[..., Any] | None:
-    """``run(fun, operands, args, kwargs)``, as a function of ``(operands, *args, **kwargs)`` jitted as ``fun`` is; None
-    where ``fun`` is not jitted, or in a special way. ``results(out)`` is what it returns, for something in the place of the
-    result of ``fun``."""
+    """``run(fun, operands, args, kwargs)`` as a function of ``(operands, *args, **kwargs)`` that is jitted like ``fun``.
+
+    None if ``fun`` is not jitted, or has a device or a backend of its own.
+
+    Args:
+      results: where the result of ``fun`` is in what ``run`` returns, with None for everything else.
+    """
     options = jitted.jit_options(fun)
     if options is None:
         return None
@@ -34,7 +38,7 @@ def dispatcher(
         options["out_shardings"] = results(options["out_shardings"])
     for name in ("static_argnums", "donate_argnums"):
         options[name] = tuple(place + 1 if place >= 0 else place for place in options[name])  # the operands come first
-    # Held weakly: this is remembered as long as `fun` lives.
+    # A weak reference, because this function is remembered as long as `fun` lives.
     reference = weakref.ref(fun)
 
     def dispatched(operands: list[Array], /, *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +59,7 @@ def _dispatcher_to(dispatched: Callable[..., Any], places: Any, options: dict[st
 
     @functools.cache
     def jitted(number: int) -> Callable[..., Any]:
-        # One place may be meant for all arguments.
+        # A single place is meant for all arguments.
         several = tuple(places) if isinstance(places, (tuple, list)) else (places,) * number
         return jax.jit(dispatched, in_shardings=(None, *several), **options)
 
@@ -66,7 +70,7 @@ def _dispatcher_to(dispatched: Callable[..., Any], places: Any, options: dict[st
     return dispatch
 
 
-# No argument of anybody's function has this name.
+# A name that no argument of a user's function has.
 _OPERANDS = inspect.Parameter("__lox_operands", inspect.Parameter.POSITIONAL_ONLY)
 
 
@@ -121,8 +125,8 @@ class EagerProgram:
 
 
 def _in_its_mesh(eqn: Any, run: Callable[..., Sequence[Array]]) -> Callable[..., Sequence[Array]]:
-    """An equation can have a mesh whose axes are of another type than those around (``jax.sharding.auto_axes``), and then
-    what is jitted for it has to be traced in that mesh."""
+    """Traces the function for an equation in the equation's mesh. Its axes can have other types than those outside it
+    (``jax.sharding.auto_axes``)."""
     if not compat.has_mesh(eqn):
         return run
 
@@ -134,10 +138,16 @@ def _in_its_mesh(eqn: Any, run: Callable[..., Sequence[Array]]) -> Callable[...,
 
 
 def _compiled(eqn: Any, kept: set[Any]) -> Callable[..., Sequence[Array]]:
-    """A function of the equation's variables; its literals are built in. ``kept``: the results of the whole program."""
+    """A function of the equation's variables, with its literals built in.
+
+    Args:
+      kept: the results of the whole program.
+    """
     literals = tuple(atom if isinstance(atom, compat.Literal) else None for atom in eqn.invars)
     if any(compat.all_jaxprs_in_params(eqn.params)):
-        return _compiled_call(eqn, literals, kept)  # not shared: a jaxpr, and what it closes over, must not live on
+        return _compiled_call(
+            eqn, literals, kept
+        )  # not shared: that would keep a jaxpr, and what it closes over, alive
     if eqn.effects or eqn.primitive.name in _BOUND_DIRECTLY:
         return functools.partial(_bind, eqn, literals)
     try:
@@ -151,12 +161,12 @@ def _compiled_call(eqn: Any, literals: tuple[Any, ...], kept: set[Any]) -> Calla
     return jitted.jit_of_equation(eqn, run, kept) if eqn.primitive.name == "jit" else jax.jit(run)
 
 
-# Where their results live depends on their arguments.
+# The device of their results depends on their arguments.
 _BOUND_DIRECTLY = frozenset(["device_put", "copy"])
 
 
 class _Context:
-    """The rest of an equation, equal where a compiled function can be shared."""
+    """The rest of an equation. Equations with equal contexts can share a compiled function."""
 
     def __init__(self, eqn: Any, literals: tuple[Any, ...]) -> None:
         self.eqn = eqn

@@ -28,7 +28,7 @@ from lox._types import Array
 
 
 class Gate(Collector):
-    """Lets host calls ask whether the program really is where they are."""
+    """Lets host calls check whether a lane really runs this part of the program."""
 
     tracks_lanes = True
 
@@ -41,7 +41,7 @@ class Gate(Collector):
             return super()._step(eqn, invals, frame)
         params = eqn.params
         here = lanes.both(None if frame.alive is True else frame.alive, frame.lanes)
-        if params["results"] or here is None:  # somebody waits for the results, alive or not
+        if params["results"] or here is None:  # the program needs the results, even if no lane is alive
             return compat.bind_eqn(eqn, invals)
         first = int(params["has_token"])
         alive = lanes.both(here, invals[first] if params["has_alive"] else lanes.all_of(params["lanes"]))
@@ -50,7 +50,7 @@ class Gate(Collector):
 
 
 class _Equation(NamedTuple):
-    """What a rule wants to know of an equation."""
+    """The parts of an equation that a rule reads."""
 
     primitive: Any
     params: dict[str, Any]
@@ -58,7 +58,7 @@ class _Equation(NamedTuple):
 
 
 class _Inside(threading.local):
-    """Whether what is batched now has its gates already."""
+    """Whether the program that is batched now already has its gates."""
 
     gated = False
 
@@ -75,7 +75,7 @@ _inside = _Inside()
 
 
 def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
-    """The batching rule of a primitive, for equations that hold host calls too."""
+    """The batching rule of a primitive, extended to equations that hold host calls."""
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         eqn = _Equation(primitive, params, tuple(object() for _ in args))
@@ -88,7 +88,7 @@ def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Array) -> Any:
             return RULES[primitive.name].run(Gate(), Frame(Context({})), eqn, list(args))
 
-        # Not among the gates: JAX keeps what it batches here, and uses it again where all lanes are alike.
+        # Not inside `gates()`: JAX caches what it batches here, and uses it again where all lanes take the same way.
         batched = _DIFFERING[primitive.name](params, dims, plainly)
         if batched is None:
             return plainly()
@@ -99,8 +99,8 @@ def gated(primitive: Any, batch: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-# Which results are batched, for a primitive in which lanes differ: where they go, or for how long. None: all lanes are here, or
-# none is.
+# For a primitive in which lanes differ in the branch they take or in the number of iterations: which results are batched.
+# None if all lanes take the same way.
 
 
 def _differing_cond(params: dict[str, Any], dims: Any, plainly: Callable[[], Any]) -> list[bool] | None:
@@ -111,12 +111,12 @@ def _differing_cond(params: dict[str, Any], dims: Any, plainly: Callable[[], Any
 def _differing_while(params: dict[str, Any], dims: Any, plainly: Callable[[], Any]) -> list[bool] | None:
     del dims
     batched = _batched(plainly)
-    # Where the condition is batched, all results are.
+    # If the condition is batched, all results are.
     return batched if all(batched) or asks_all_lanes(params["cond_jaxpr"]) else None
 
 
 def _differing_scan(params: dict[str, Any], dims: Any, plainly: Callable[[], Any]) -> list[bool] | None:
-    """Only here can a condition in the body that is asked of all lanes be seen together with what it decides."""
+    """Lanes differ if a condition in the body asks all lanes. Only here are the condition and what it decides in one place."""
     del dims
     return _batched(plainly) if asks_all_lanes_inside(params["jaxpr"]) else None
 
@@ -149,9 +149,9 @@ def _has_lanes(eqn: Any) -> bool:
 def _lanes_in_front(
     plainly: Callable[[], Any], batch: Callable[..., Any], axis_data: Any, args: Any, dims: Any, params: dict[str, Any]
 ) -> Any:
-    """A loop whose predicate has lanes already, under one more ``vmap``. If the predicate is the same in all of the new
-    lanes, JAX leaves it as it is, and puts the new axis behind those of the predicate. Marks and host calls have it in front:
-    so the predicate gets it too."""
+    """A loop whose predicate already has lanes, under one more ``vmap``. If the predicate is the same in all new lanes, JAX
+    leaves it as it is and puts the new axis after those of the predicate. Marks and host calls have the new axis in front, so
+    here the predicate gets it too."""
     wanted = _dims(plainly)
     if all(dim == 0 for dim in wanted):  # the predicate is batched
         return plainly()
@@ -163,7 +163,7 @@ def _lanes_in_front(
     ]
     new_dims = [0 if moved else dim for dim, moved in zip(dims, of_predicate, strict=True)]
     outs, _ = batch(axis_data, spread, new_dims, **params)
-    # What is the same in all lanes stays one value: somebody may ask for it as such.
+    # A value that is the same in all lanes stays one value, because code outside may rely on it.
     same = [dim is None for dim in wanted]
     return [out[0] if alike else out for out, alike in zip(outs, same, strict=True)], [
         None if alike else 0 for alike in same

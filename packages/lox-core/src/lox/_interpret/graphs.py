@@ -1,9 +1,9 @@
 """Arguments that are meant to be changed in place: the objects of ``flax.nnx``.
 
-A model of nnx is a graph of objects, in which variables can be shared, and a training step writes to it. What is traced
-works on a copy. So the copy is taken apart again when the function has returned, and what is new in it leaves the program
-as further outputs, which are written into the caller's objects. That is how ``nnx.jit`` does it, and it is done with the
-functions that nnx has for such transformations.
+An nnx model is a graph of objects that can share variables, and a training step writes to it. A traced function works on a
+copy. When it has returned, the copy is taken apart again. New values leave the program as further outputs, and are written
+into the caller's objects. ``nnx.jit`` works in the same way, and lox uses the functions that nnx has for such
+transformations.
 
 lox does not depend on flax. A caller that passes an object of flax has imported it.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-# Under this name nnx remembers which objects outside the trace are which inside it.
+# The name under which nnx remembers which objects outside the trace belong to which inside it.
 _TAG = "lox"
 
 
@@ -27,7 +27,7 @@ def _nnx() -> Any:
 
 
 def recogniser() -> Callable[[Any], bool] | None:
-    """A function that recognises such objects; None if there cannot be any."""
+    """A function that recognises such objects; None if flax was not imported, so there are none."""
     nnx = _nnx()
     return None if nnx is None else nnx.graph.is_graph_node
 
@@ -57,7 +57,7 @@ def put_together(parts: Parts, leaves: list[Any]) -> Any:
 
 
 class Objects:
-    """The objects among the arguments of one call. Open it before, and close it after the call."""
+    """The objects among the arguments of one call. Close it after the call."""
 
     def __init__(self, objects: list[Any]) -> None:
         self._stack = contextlib.ExitStack()
@@ -79,7 +79,7 @@ class Objects:
         return copies
 
     def is_unchanged(self, copies: list[Any], leaves: list[Any]) -> bool:
-        """Whether copies that were made of these leaves are what they were."""
+        """Whether copies that were made with these leaves have not changed."""
         now = take_apart(copies)
         same = len(now.leaves) == len(leaves) and all(a is b for a, b in zip(now.leaves, leaves, strict=True))
         return same and now.graph == self.parts.graph and now.tree == self.parts.tree
@@ -90,7 +90,7 @@ class Objects:
             return Parts.of(*context.split([copies, returned]))
 
     def write(self, parts: Parts, leaves: list[Any]) -> list[Any]:
-        """Put what has become of the copies into the objects themselves; the objects that the function returned."""
+        """Write the new values into the caller's objects. Returns the objects that the function returned."""
         with _nnx().merge_context(_TAG, inner=False) as context:
             _, returned = context.merge(parts.graph, parts.state(leaves))
         return returned

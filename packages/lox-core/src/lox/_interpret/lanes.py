@@ -1,8 +1,8 @@
 """Lanes of a ``vmap`` that is inside the transformation.
 
 Under ``vmap``, a ``while_loop`` runs until its last lane is done. Its predicate stays in the program, with one entry for each
-lane, and every value in the loop has the same leading axes. So a record in such a loop has a condition of the shape of the
-lanes: which of them are still in the loop.
+lane, and every value in the loop has the same leading axes. So a record in such a loop has a condition with the shape of
+the lanes: which of them are still in the loop.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def of_predicate(cond_jaxpr: Any) -> Lanes:
 
 
 def longest(several: Any) -> Lanes:
-    """Lane axes lead: where two places of a program know some, those of one begin with those of the other."""
+    """The most lane axes that any of these has. They lead, so shorter ones are prefixes of the longest."""
     return max(several, key=len, default=())
 
 
 def both(first: Array | None, second: Array | None) -> Array | None:
-    """Two conditions, either of which can have more lane axes than the other; None is always true."""
+    """Both conditions hold. Either can have more lane axes than the other, and None is always true."""
     if first is None or second is None:
         return second if first is None else first
     rank = max(np.ndim(first), np.ndim(second))
@@ -49,7 +49,7 @@ def all_of(sizes: Lanes) -> Array:
 
 
 def spread(array: Array, shape: tuple[int, ...]) -> Array:
-    """An array that leads with some of the lane axes, or none, with all of them."""
+    """Broadcasts an array that has only some of the lane axes, or none, to all of them."""
     return lax.broadcast_in_dim(_with_rank(array, len(shape)), shape, tuple(range(len(shape))))
 
 

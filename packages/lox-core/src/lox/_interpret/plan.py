@@ -1,4 +1,4 @@
-"""Where the records of each key will be kept, decided before the program is built.
+"""How the records of each key are kept, decided before the program is built.
 
 =====================================  ==========================================================
 a key                                  is kept
@@ -98,11 +98,11 @@ class Group:
 
     keys: tuple[KeyPlan, ...]
     store: Store
-    bounded: bool  # a ring: rows can be unused
+    bounded: bool  # whether it is a ring, in which rows can be unused
     capacity: int | None
-    count: int | None  # None: only the store knows
-    mesh: tuple[int, ...]  # the store is one device's, and one lane's; its state leads with these axes,
-    lanes: Lanes  # then with these
+    count: int | None  # None if only the store knows
+    mesh: tuple[int, ...]  # the store is that of one device and one lane, and its state leads with these axes,
+    lanes: Lanes  # and then with these
 
     def init(self) -> Any:
         start = start_varying(self.store, differ_along([plan.usage for plan in self.keys]))
@@ -113,7 +113,7 @@ class Group:
         return jax.tree.map(lambda x: sharding.spread(jnp.broadcast_to(x, axes + jnp.shape(x)), spread), start)
 
     def add(self, state: Any, leaves: list[Any], steps: list[Any], keep: Any) -> Any:
-        """One more record, on one device. ``keep`` has up to all of the lane axes."""
+        """Add a record, on one device. ``keep`` has some or all of the lane axes."""
         add = self.store.add
         if self.lanes and keep is not None:
             keep = lanes.spread(keep, self.lanes)
@@ -170,7 +170,7 @@ def make_plan(usages: Usages, options: SpoolOptions, packing: Packing) -> Plan:
 
 
 def _label(kind: Any) -> Any:
-    """A hashable key, even if a reducer of the user is not hashable."""
+    """A hashable key, even if a user's reducer is not hashable."""
     return tuple((name, id(reducer)) for name, reducer in kind.reducers) if isinstance(kind, Reduction) else kind
 
 
@@ -192,7 +192,7 @@ def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None
         return options.capacity, options.capacity
     if usage.masked and options.capacity is not None:
         return options.capacity, options.capacity
-    # Rows that are folded as well go to a store of their own: what leaves a body as rows would be folded twice.
+    # Rows of a key that is also reduced go into a store of their own: rows that leave a body would be folded twice.
     if usage.masked or plan.reduction.reducers or ((options.interval or 1) > 1 and usage.looped_or_repeated):
         return -(-usage.records // (options.interval or 1)), None
     return None
@@ -204,7 +204,7 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, pa
     leaves = tuple(local(leaf) for plan in plans for leaf in plan.leaves)
     steps = tuple(local(aval) for _, aval in plans[0].steps)
     for plan in plans:
-        # A length of `jax.export` need not be a number.
+        # With `jax.export`, a length need not be a number.
         if isinstance(plan.usage.records, int) and plan.usage.records > MAX_RECORDS:
             raise OptionError(
                 f"lox.spool: {plan.key!r} ({name_sites(use.mark.site for use in plan.usage.uses)}) has {plan.usage.records} "
@@ -231,7 +231,7 @@ def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
             if use.mesh != first.mesh:
                 raise ConflictError(
                     f"lox: {plan.key!r} is recorded both inside and outside shard_map, or on different meshes, at "
-                    f"{first.mark.site} and {use.mark.site}, and cannot be folded together; use different keys "
+                    f"{first.mark.site} and {use.mark.site}. Such records cannot be folded together; use different keys "
                     "inside and outside shard_map"
                 )
     return plans[0].usage.uses[0].mesh
@@ -321,7 +321,7 @@ def _promote(name: str, avals: list[Any], usage: Usage) -> Any:
 
 
 def _weakly_typed(aval: Any) -> Any:
-    """Something that JAX promotes as it would promote a value of this type."""
+    """A stand-in that JAX promotes like a value of this type."""
     if not getattr(aval, "weak_type", False):
         return aval.dtype
     kind = {"b": bool, "i": int, "u": int, "f": float, "c": complex}[jnp.dtype(aval.dtype).kind]
@@ -342,10 +342,10 @@ def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
 
 
 def spool_options(*given: Any) -> SpoolOptions:
-    """The options of a call of ``lox.spool``, checked; the same object for the same ones."""
+    """Checks the options of ``lox.spool``. Equal options give the same object."""
     try:
         hash(given)
-    except TypeError:  # a list, say
+    except TypeError:  # not hashable: for example a list
         return _spool_options(*given)
     return _known_spool_options(*given)
 

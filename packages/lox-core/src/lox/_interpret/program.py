@@ -3,7 +3,7 @@
 A transformation traces the function to a jaxpr with marks, interprets that jaxpr into a plain one, and keeps the plain
 one. A later call with the same signature (``arguments``) only evaluates it.
 
-What the function reads from elsewhere is fixed at the first call, as under ``jax.jit``.
+As under ``jax.jit``, global values that the function reads are fixed at the first call.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def trace_call(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 class Program:
     """A traced function and its interpretation: ``interpret(operands, arrays) -> (outs, extra)``.
 
-    A call returns what the function returned, and what the interpretation adds to it. The first call inside a trace
-    interprets right there, so that nothing is traced twice. Later ones, and calls outside any trace, evaluate the plain
-    jaxpr that the interpretation comes to, which is made once.
+    A call returns the result of the function, and what the interpretation adds to it. The first call inside a trace
+    interprets in that trace, so that nothing is traced twice. Later calls, and calls outside any trace, evaluate the plain
+    jaxpr of the interpretation, which is made once.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Program:
             evaluate = self._eager = self._eager or self._outside_traces(jaxpr)
         flat = _as_arrays(evaluate(*operands, *arrays), jaxpr)
         for i, constant in constants.items():
-            if isinstance(constant, jax.Array) and constant.is_deleted():  # donated by whom it was returned to
+            if isinstance(constant, jax.Array) and constant.is_deleted():  # it was returned, and the caller donated it
                 constant = constants[i] = _literal_array(jaxpr.jaxpr.outvars[i])
             flat[i] = constant
         return self._traced.rebuild(flat[:num_outs], signature), tree.unflatten(flat[num_outs:])
@@ -141,7 +141,7 @@ def _literal_array(literal: Any) -> Array:
 
 
 def _as_arrays(leaves: list[Any], jaxpr: Any) -> list[Array]:
-    """The results of a jaxpr. Constants of it may be numpy arrays, or JAX's own kind of them."""
+    """The results of a jaxpr as arrays. Its constants may be numpy arrays, or JAX's own kind of them."""
     return [
         leaf if isinstance(leaf, jax.Array) else compat.array_of(leaf, aval)
         for leaf, aval in zip(leaves, jaxpr.out_avals, strict=True)
@@ -151,9 +151,9 @@ def _as_arrays(leaves: list[Any], jaxpr: Any) -> list[Array]:
 class Cache:
     """Programs by function, options and signature.
 
-    Plain and jitted functions are remembered globally while they live, because ``lox.spool(f)(x)`` in a loop makes a new
-    wrapper each time. Bound methods and other callables may hold state that changes, so only their wrapper remembers them. No
-    entry may hold the function itself, or it would live forever.
+    Programs of plain and jitted functions are kept globally as long as the function lives, because ``lox.spool(f)(x)`` in a
+    loop makes a new wrapper each time. Bound methods and other callables may hold state that changes, so their programs are
+    kept by the wrapper only. No entry may hold the function itself, or it would live forever.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ programs = Cache()
 
 
 def lookup(known: OrderedDict[Any, Any], key: Any, make: Callable[[], tuple[Any, bool]]) -> Any:
-    """What is known under ``key``; ``make`` returns something new and whether it may be kept."""
+    """The entry for ``key``. If there is none, ``make`` returns a new one, and whether it may be kept."""
     try:
         found = known.get(key)
     except TypeError:  # a static argument that cannot be hashed
@@ -231,7 +231,7 @@ def transform(
             key = (label, without_options, tuple(map(compat.type_key, operands)), signature.key())
             return finish(*lookup(known, key, make)(operands, signature))
 
-    # Operands change from call to call: they are arguments, and no constants, of a jitted function.
+    # Operands change from call to call, so they are arguments of the jitted function, not constants.
     jitted = lookup(known, ("jitted", label), lambda: (dispatcher(fun, run, results), True))
 
     @functools.wraps(wrapped)

@@ -1,4 +1,4 @@
-"""A program that is computed a second time, for a derivative: the same, without its marks and host calls."""
+"""Programs without their marks and host calls, to be computed a second time for a derivative."""
 
 from __future__ import annotations
 

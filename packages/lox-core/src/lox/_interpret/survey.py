@@ -1,7 +1,7 @@
-"""What a traced program records, read off its jaxprs before anything is built.
+"""What a traced program records, read from its jaxprs before anything is built.
 
-For every key: which marks make it, how many records there will be (if the program fixes that), and whether two keys are
-always recorded together, so that they can share storage. Nothing is traced here; each jaxpr is read once.
+For every key: which marks record it, how many records there will be (if the program fixes that), and which other keys are
+always recorded together with it, so that they can share storage. Nothing is traced here. Each jaxpr is read once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lox._jax import compat, hi_primitives, sharding
 from lox._marks.mark import Mark, Record
 from lox._marks.primitives import LogEffect, log_p
 
-# Made for every mark of a program: named tuples are made faster than dataclasses.
+# These are made for every mark of a program, and named tuples are faster to make than dataclasses.
 
 
 class Use(NamedTuple):
@@ -27,13 +27,13 @@ class Use(NamedTuple):
     leaves: tuple[Any, ...]
     steps: tuple[tuple[str, Any], ...]
     tree: Any
-    # Sizes of the mesh axes of the shard_maps around the mark: they lead the shapes above.
+    # The sizes of the mesh axes of the shard_maps around the mark. They lead the shapes above.
     mesh: tuple[int, ...] = ()
-    # The types of all operands of the mark: one call of lox.log can be traced with several.
+    # The types of all operands of the mark. One call of lox.log can be traced with different types.
     operands: tuple[Any, ...] = ()
-    # How values with these leading axes are spread over the mesh, where their type says that (explicit sharding).
+    # How values with these leading axes are spread over the mesh, if that is part of their type (explicit sharding).
     spread: Any = None
-    # Sizes of the lane axes, behind those of the mesh, along which some lanes can have a record and others none.
+    # The sizes of the lane axes, after those of the mesh, along which some lanes can have a record and others none.
     lanes: Lanes = ()
 
 
@@ -41,17 +41,17 @@ class Usage(NamedTuple):
     """How a program, or a part of it, records one key."""
 
     uses: tuple[Use, ...]
-    records: int | None  # how many; None: not known before the program runs
+    records: int | None  # how many there are; None if that is not known before the program runs
     looped: bool
     masked: bool
     why: str | None  # why the count is not known
-    # Where the marks are. Keys with equal profiles are recorded together, equally often between any two loops.
+    # Where the marks are. Keys with equal profiles are recorded together, and equally often between any two loops.
     profile: frozenset[Any]
-    branched: bool = False  # some of its marks are in branches, so that not every device need reach them
+    branched: bool = False  # whether some of its marks are in branches, which not every device need take
 
     @property
     def is_certain(self) -> bool:
-        """Whether each of its marks is reached, and equally often, whatever the values are."""
+        """Whether each of its marks is reached equally often, whatever the values are."""
         return self.records is not None and not self.masked and not self.branched
 
     @property
@@ -81,8 +81,7 @@ Usages = dict[str, Usage]
 
 
 def differ_along(usages: Iterable[Usage]) -> tuple[str, ...]:
-    """Where the transformation itself is inside a shard_map: the mesh axes along which these records, or their number,
-    can differ."""
+    """If the transformation is inside a shard_map, the mesh axes along which these records, or their number, can differ."""
     around = sharding.manual_axes_here()
     if not around or not all(usage.records is not None and not usage.branched for usage in usages):
         return around
@@ -148,7 +147,7 @@ class Survey:
         record = Record.of(mark, avals)
         where = tuple(record.where.shape) if mark.masked else ()
         selected = self.selected(mark)
-        # Records with steps or a condition of their own are together only if they are one mark.
+        # Records with their own steps or condition belong together only if they are of one mark.
         place = (id(body), segment, index if mark.axes or mark.masked else None)
         found = {}
         for key, tree in zip(mark.keys, mark.trees, strict=True):
@@ -160,7 +159,7 @@ class Survey:
         return found
 
     def calls(self, jaxpr: Any) -> int:
-        """How often selected marks stand in the compiled program: those of a function once for each call of it."""
+        """How often selected marks appear in the compiled program: those of a function, once for each call of it."""
         body, _ = compat.open_jaxpr(jaxpr)
         if id(body) not in self._calls:
             self._calls[id(body)] = (body, sum(map(self._calls_of, body.eqns)))
@@ -171,27 +170,27 @@ class Survey:
             return int(bool(self.selected(eqn.params["mark"])))
         if not self.has_marks(eqn):
             return 0
-        # The body of an unrolled scan stands there several times.
+        # The body of an unrolled scan appears several times.
         copies = int(eqn.params.get("unroll", 1))
         inside = [self.calls(jaxpr) for jaxpr in compat.all_jaxprs_in_params(eqn.params)]
-        return copies * sum(inside or [1])  # marks of an object that is traced late are in none of them
+        return copies * sum(inside or [1])  # an object that is traced late has marks but no jaxpr yet
 
     def has_marks(self, eqn: Any) -> bool:
-        """Whether there are marks inside an equation. Asked several times, and most hold no jaxprs at all."""
+        """Whether there are marks inside an equation."""
         found = self._holding.get(id(eqn))
         if found is None:
             inside = any(map(self.is_marked, compat.all_jaxprs_in_params(eqn.params)))
-            # lox did not find this mark in the places where it looks for jaxprs. There is no rule for that: an error.
+            # The effect shows a mark that is in none of the jaxprs that lox found. No rule handles that, so it is an error.
             inside = inside or any(isinstance(effect, LogEffect) for effect in eqn.effects)
             found = self._holding[id(eqn)] = (eqn, inside)
         return found[1]
 
     def concerns(self, eqn: Any) -> bool:
-        """Whether an equation cannot stay as it is."""
+        """Whether an equation must be rebuilt."""
         return eqn.primitive is log_p or hi_primitives.name_of(eqn) in self._also or self.has_marks(eqn)
 
     def is_marked(self, jaxpr: Any) -> bool:
-        """Whether any mark, selected or not, is in it."""
+        """Whether it contains any mark, selected or not."""
         body, _ = compat.open_jaxpr(jaxpr)
         if id(body) not in self._marked:
             self._marked[id(body)] = (body, any(map(self.concerns, body.eqns)))
@@ -199,7 +198,7 @@ class Survey:
 
 
 def _with_multiplicity(usages: Usages, marks: Counter[Any]) -> Usages:
-    """Two keys at one place are together only if they are recorded there equally often."""
+    """Two keys at one place belong together only if they are recorded there equally often."""
     repeated: dict[str, dict[Any, int]] = {}
     for (key, place), times in marks.items():
         if times > 1:
@@ -219,7 +218,7 @@ def in_sequence(parts: Iterable[Usages]) -> Usages:
 
 
 def in_lanes(sizes: Lanes, usages: Usages) -> Usages:
-    """Usages of a loop whose lanes end at different times."""
+    """The usages of a loop whose lanes end at different times."""
     if not sizes:
         return usages
 
@@ -230,7 +229,7 @@ def in_lanes(sizes: Lanes, usages: Usages) -> Usages:
 
 
 def in_branches(branches: list[Usages], names: list[str] | None = None) -> Usages:
-    """One of the branches runs: a count is known where all agree. ``names`` are for messages."""
+    """The usages of branches of which one runs: a count is known if all agree. ``names`` are for messages."""
     names = names or _numbered(len(branches))
     total = in_sequence(branches)
     merged = {}
@@ -244,7 +243,7 @@ def in_branches(branches: list[Usages], names: list[str] | None = None) -> Usage
 
 
 def _numbered(number: int) -> list[str]:
-    # JAX keeps the branches of a cond in the order of a switch: the one for False comes first.
+    # JAX orders the branches of a cond like those of a switch: the one for False comes first.
     asides = (" (the one for False)", " (the one for True)") if number == 2 else ("",) * number
     return [f"branch {i}{aside}" for i, aside in enumerate(asides)]
 

@@ -1,9 +1,9 @@
 """The table of rules: one for each primitive that can hold marks.
 
 A rule says what the primitive's jaxprs record (``usages``), and rebuilds the primitive (``run``) with the public function
-of JAX that made it. There are two kinds:
+of JAX that made it. There are two kinds of primitives:
 
-* *transparent* primitives (``jit``, ``checkpoint``, custom derivatives, ...) run their jaxpr once: rows pass out.
+* *transparent* ones (``jit``, ``checkpoint``, custom derivatives, ...) run their jaxpr once, and pass its rows out.
 * *folding* ones (loops, branches) put rows into the stores at the end of each body, and carry the stores.
 
 ``lox/_interpret/rules`` fills the table.
@@ -19,7 +19,7 @@ from lox._jax import compat, hi_primitives
 from lox._marks.primitives import log_p
 from lox._types import Array
 
-if TYPE_CHECKING:  # both look rules up here
+if TYPE_CHECKING:  # both import this module to look up rules
     from lox._interpret.collect import Collector, Frame
     from lox._interpret.survey import Survey, Usages
 

@@ -1,1 +1,1 @@
-"""All that lox takes from JAX's internals, and all that it changes there."""
+"""Everything that lox uses of JAX's internals, and everything that it changes there."""

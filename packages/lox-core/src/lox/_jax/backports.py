@@ -1,8 +1,8 @@
 """What lox changes in JAX, why, and until when.
 
-``import lox`` changes nothing. The first mark or host call that is bound installs the table below, all of it or nothing:
-each place is looked up by name, and one that is gone is an error that says so. Every replacement leaves programs without
-marks to the rule of JAX that it replaces.
+``import lox`` changes nothing. The first mark or host call that is bound installs the table below, all of it or nothing.
+Each place is looked up by name, and there is an error if one is gone. Every replacement leaves programs without marks to
+the rule of JAX that it replaces.
 
 ``docs/seam.md`` has the table with the JAX issue behind each line, until when it is needed, and what fails without it.
 """
@@ -35,7 +35,7 @@ class Attribute:
 
     def find(self) -> Any:
         owner, name = self._owner()
-        return vars(owner)[name]  # not what a class inherits
+        return vars(owner)[name]  # without what a class inherits
 
     def replace(self, value: Any) -> None:
         owner, name = self._owner()
@@ -71,9 +71,9 @@ class Backport:
 
     Attributes:
       name: what it is called in the docs and by ``scripts/ablation.py``.
-      reason: what JAX does there, that a mark cannot bear.
+      reason: what JAX does there that would lose or repeat marks.
       since: the first JAX that needs it.
-      until: the first JAX that does not need it any more; None where none is known.
+      until: the first JAX that no longer needs it; None if none is known.
     """
 
     name: str
@@ -147,12 +147,12 @@ def _marks_are_known(tracers: Sequence[Any], params: dict[str, Any]) -> bool:
 
 
 def _forget_repetition(trace: Any, handles: list[Any], outs: Sequence[Any]) -> None:
-    """Of a loop that was run for its known results and staged for the others: no marks in the staged one."""
+    """A loop was run for its known results and staged for the others: take the marks out of the staged one."""
     unknown = [out for out in outs if partial_eval.is_staged(out)]
     if len(unknown) == len(outs):
         return
     trace.effect_handles[:] = handles
-    if not unknown:  # it was staged for its effect alone
+    if not unknown:  # it was staged only for its effect
         return
     eqn = unknown[0].recipe
     silent = eqn._replace(params=_silent(eqn.params), effects=_others(eqn.effects))  # a recipe, not an equation
@@ -177,12 +177,12 @@ def _others(effects: Any) -> Any:
 
 
 def _silent(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a while loop that has no marks."""
+    """The parameters of a while loop, without its marks."""
     return {name: _without_marks(value) if hasattr(value, "eqns") else value for name, value in params.items()}
 
 
 def _without_marks(jaxpr: Any) -> Any:
-    """It is not edited, but evaluated without marks and traced again."""
+    """The same jaxpr, evaluated without marks and traced again. Nothing is edited."""
     from lox._interpret.silent import without_marks  # it stands above this folder
 
     return without_marks(jaxpr)

@@ -1,7 +1,7 @@
 """A scan in ``jax.checkpoint`` with everything left in its loop.
 
-JAX's own rule moves out of the loop what is the same in every iteration, with the marks of it. This one takes the scan
-apart in the same way (what is known, and what is computed again for the backward pass), and moves nothing: values that
+JAX's own rule moves what is the same in every iteration out of the loop, including its marks. This one splits the scan in
+the same way (the known part, and the part that is computed again for the backward pass), but moves nothing: values that
 the policy saves are saved for each iteration.
 """
 
@@ -68,7 +68,7 @@ class _Groups:
 
 
 def _split(saveable: Any, unknown: Sequence[bool], eqn: Any, groups: _Groups) -> Any:
-    """Take the body apart. What is unknown after an iteration was so before it."""
+    """Split the body. A carried value that is unknown after an iteration is unknown before it too."""
     place = slice(groups.consts, groups.consts + groups.carry)
     unknown = list(unknown)
     while True:
@@ -81,7 +81,7 @@ def _split(saveable: Any, unknown: Sequence[bool], eqn: Any, groups: _Groups) ->
 
 
 def _residuals_last(jaxpr: Any, number: int) -> Any:
-    """Partial evaluation puts residuals first; slices that a scan is over come last."""
+    """Moves the residuals to the end: partial evaluation puts them first, but what a scan slices comes last."""
     evaluate = compat.evaluator(jaxpr)
     avals = [*jaxpr.in_avals[number:], *jaxpr.in_avals[:number]]
     return jax.make_jaxpr(lambda *args: evaluate(*args[len(args) - number :], *args[: len(args) - number]))(*avals)

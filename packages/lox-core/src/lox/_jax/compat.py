@@ -1,4 +1,4 @@
-"""What lox takes from JAX's internals, and forks between JAX versions; the files next to this one have the rest.
+"""What lox uses of JAX's internals, and forks between JAX versions. The files next to this one have the rest.
 
 No other folder imports ``jax._src``. Each fork has a comment with the version up to or from which it is needed.
 """
@@ -33,12 +33,12 @@ TESTED_JAX = ("0.9.0", "0.10.2", "0.12.0.1")
 Effect = _effects.Effect
 
 
-# Our own kinds, and whether JAX shall keep them in order.
+# Our own effects, and whether JAX keeps them in order.
 our_effects: dict[type[Effect], bool] = {}
 
 
 def allow_effect(effect_type: type[Effect], *, ordered: bool = False) -> None:
-    """Let an effect of our own pass through every transformation."""
+    """Let one of our effects pass through every transformation."""
     our_effects[effect_type] = ordered
     if _are_registered:  # a module that was imported after the first mark
         register_effects()
@@ -48,7 +48,7 @@ _are_registered = False
 
 
 def register_effects() -> None:
-    """Tell JAX of our effects.
+    """Tell JAX about our effects.
 
     Without ``partial_eval_kept_effects``, ``grad`` of a ``scan`` loses the effects of its body in silence.
     """
@@ -65,7 +65,7 @@ def register_effects() -> None:
             allowed.add_type(effect_type)
         if ordered:
             _effects.ordered_effects.add_type(effect_type)
-            # Not that it is: the lowering refuses several devices, and says why.
+            # It is not really shardable: the lowering refuses several devices, with a better message than JAX's.
             _effects.shardable_ordered_effects.add_type(effect_type)
 
 
@@ -77,14 +77,14 @@ ShapedArray = jax.core.ShapedArray
 
 
 def define_batching(primitive: Any, rule: Callable[..., Any]) -> None:
-    """``rule(axis_data, args, dims, **params)`` is called for every operand combination, all-unbatched included."""
+    """``rule(axis_data, args, dims, **params)`` is called even if no operand is batched."""
     batching.fancy_primitive_batchers[primitive] = rule
 
 
 def vmap_again(
     fun: Callable[..., Any], axis_data: Any, dims: Sequence[Any], out_dims: Sequence[Any]
 ) -> Callable[..., Any]:
-    """The ``vmap`` that a batching rule was called for, of another function, which returns a list."""
+    """Applies the ``vmap`` that a batching rule was called for to another function, which returns a list."""
     name = None if axis_data.name is _core.no_axis_name else axis_data.name
     options = {"axis_size": axis_data.size, "axis_name": name, "spmd_axis_name": axis_data.spmd_name}
     return jax.vmap(fun, in_axes=tuple(dims), out_axes=list(out_dims), **options)
@@ -96,13 +96,13 @@ def holds_effect(params: dict[str, Any], kinds: type[Effect] | tuple[type[Effect
 
 
 def move_to_front(axis_data: Any, value: Any, dim: Any) -> Any:
-    """``value`` with its lane axis first, broadcast to the axis size where it has none."""
+    """``value`` with its lane axis first. A value without one is broadcast."""
     return batching.bdim_at_front(value, dim, axis_data.size)
 
 
 def define_staging(primitive: Any, effects: frozenset[Effect]) -> None:
-    """For primitives without results: JAX would remember the types of the results for every equation with other params,
-    which takes longer than making the equation."""
+    """A staging rule for primitives without results. JAX's own caches the types of results for each set of params, which takes
+    longer than making the equation."""
 
     def rule(trace: Any, source_info: Any, *tracers: Any, **params: Any) -> list[Any]:
         return trace.emit_eqn(tracers, [], primitive, params, effects, source_info)
@@ -125,7 +125,7 @@ def define_jvp_binding_primals(primitive: Any) -> None:
 
 
 def type_key(array: Any) -> Any:
-    """Equal for arrays with which a function is traced to the same jaxpr."""
+    """A key that is equal for arrays for which a function is traced to the same jaxpr."""
     if isinstance(array, Tracer):
         return jax.typeof(array)
     if isinstance(array, jax.Array):
@@ -135,7 +135,7 @@ def type_key(array: Any) -> Any:
 
 
 def trace_context() -> Any:
-    """What JAX's own trace caches depend on besides function and arguments (x64 mode, mesh, user contexts, ...)."""
+    """What JAX's trace caches depend on besides the function and its arguments (x64 mode, mesh, user contexts, ...)."""
     return _config.trace_context()
 
 
@@ -172,7 +172,7 @@ def returned_refs(jaxpr: Any) -> dict[int, int]:
 
 
 def mode_for(dtypes: Iterable[Any]) -> AbstractContextManager[Any]:
-    """A context in which values of these types can be made. A function may enter x64 mode itself, and log in it."""
+    """A context in which values of these types can be made. A function may itself have entered x64 mode and logged in it."""
     if jax.config.jax_enable_x64 or not _WIDE.intersection(dtypes):
         return contextlib.nullcontext()
     return jax.enable_x64(True)
@@ -182,15 +182,15 @@ _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)
 
 
 def array_of(value: Any, aval: Any) -> Any:
-    """A constant of a jaxpr as an array of this type, weak where the type is; tangents of whole numbers have none."""
+    """A constant of a jaxpr as an array of this type, weakly typed if the type is. Tangents of integers have no such type."""
     if aval.dtype == jax.dtypes.float0:
-        # JAX < 0.10 wraps it in a class of its own while it traces, and returns numpy.
+        # JAX < 0.10 wraps it in its own class while tracing, and returns numpy.
         return np.asarray(value) if jax.__version_info__ < (0, 10) else value
     return _lax._convert_element_type(np.asarray(value), aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:
-    """Run an equation as it stands. Several versions of ``get_bind_params`` exist: (subfuns, params) before 0.10."""
+    """Run an equation as it is. JAX < 0.10 has a ``get_bind_params`` that returns (subfuns, params)."""
     params = eqn.params
     bound = eqn.primitive.get_bind_params(params)
     if isinstance(bound, tuple):
@@ -208,7 +208,7 @@ def has_mesh(eqn: Any) -> bool:
 
 
 def scan_arities(params: dict[str, Any]) -> tuple[int, int]:
-    """Numbers of constants and carried values. JAX < 0.11 has them as params, later versions a tree of the inputs."""
+    """The numbers of constants and carried values. In JAX < 0.11 they are params; later versions have a tree of the inputs."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -216,7 +216,7 @@ def scan_arities(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def call_backward(bwd: Any, *args: Any) -> Sequence[Any]:
-    """The flat backward rule of a ``custom_vjp``. From 0.11 on it returns (cotangents, logs of JAX's own)."""
+    """Call the flat backward rule of a ``custom_vjp``. In JAX >= 0.11 it returns (cotangents, internal logs)."""
     results = bwd.call_wrapped(*args)
     return results[0] if isinstance(results, tuple) and len(results) == 2 and isinstance(results[0], list) else results
 
@@ -245,7 +245,7 @@ def zero_tangent(primal: Any) -> Any:
 
 
 def is_linear(operand: Any) -> bool:
-    """Whether an operand, in a transpose rule, is one that is transposed: it has no value."""
+    """Whether an operand of a transpose rule is linear, and so has no value."""
     return ad.is_undefined_primal(operand)
 
 
@@ -258,7 +258,7 @@ def define_transpose(primitive: Any, rule: Callable[..., Any]) -> None:
 
 
 def define_linear(primitive: Any, transpose: Callable[..., Any]) -> None:
-    """``transpose(cotangent, operand, **params)`` of a primitive that is linear in its only operand."""
+    """Define ``transpose(cotangent, operand, **params)`` for a primitive that is linear in its only operand."""
     ad.deflinear2(primitive, transpose)
 
 
@@ -276,14 +276,14 @@ current_name_stack = _source_info_util.current_name_stack
 
 
 def source_context(eqn: Any, outer_stack: Any) -> Any:
-    """Name stack and traceback of the code that an equation was traced from."""
+    """A context with the name stack and traceback of the code that an equation was traced from."""
     source = eqn.source_info
     stack = outer_stack + source.name_stack if source.name_stack.stack else outer_stack
     return _source_info_util.user_context(source.traceback, name_stack=stack)
 
 
 def all_jaxprs_in_params(params: dict[str, Any]) -> Iterator[Any]:
-    """Every jaxpr an equation holds. From 0.11 on some primitives are objects with jaxprs inside (``custom_root``)."""
+    """Every jaxpr that an equation holds. In JAX >= 0.11 some primitives are objects with jaxprs inside (``custom_root``)."""
     yield from jaxprs_in_params(params)
     prim = hi_primitives.primitive_of(params)
     if prim is not None:
@@ -311,5 +311,5 @@ def is_sequential(rule: Any) -> bool:
 
 
 def key_impl_name(dtype: Any) -> str:
-    """The generator of a dtype of random keys; ``jax.random.key_impl`` wants an array."""
+    """The name of the generator of a PRNG key dtype. ``jax.random.key_impl`` takes only arrays."""
     return str(dtype._impl.name)

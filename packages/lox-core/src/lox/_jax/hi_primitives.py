@@ -1,7 +1,7 @@
-"""JAX's next kind of primitives: objects that bring their jaxprs and rules along, all under one primitive.
+"""JAX's new kind of primitives: objects with their own jaxprs and rules, all under one primitive.
 
-From 0.11 on ``custom_root`` is one of them. With the flags ``jax_remat3``, ``jax_custom_jvp3``, ``jax_custom_vjp3`` and
-``jax_scan3`` so are ``jax.checkpoint``, functions with derivative rules, and ``jax.lax.scan``.
+In JAX >= 0.11 ``custom_root`` is one of them. With the flags ``jax_remat3``, ``jax_custom_jvp3``, ``jax_custom_vjp3`` and
+``jax_scan3``, so are ``jax.checkpoint``, functions with derivative rules, and ``jax.lax.scan``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jax._src.interpreters import ad
 
 Array = Any
 
-# JAX 0.10 has some of the flags, and other objects behind them: what they hold is found, and refused.
+# JAX 0.10 has some of the flags, with other objects behind them. Marks in those are found and refused.
 ARE_SETTLED = jax.__version_info__ >= (0, 11)
 
 
@@ -24,19 +24,19 @@ def primitive_of(params: dict[str, Any]) -> Any | None:
 
 
 def name_of(eqn: Any) -> str:
-    """The name under which there is a rule for an equation: of its primitive, or of the class of such an object."""
+    """The name under which the rule for an equation is found: that of its primitive, or of the class of such an object."""
     prim = primitive_of(eqn.params)
     return eqn.primitive.name if prim is None else type(prim).__name__
 
 
 def params_of(eqn: Any) -> dict[str, Any]:
-    """The parameters of an equation, or of the object that it has."""
+    """The parameters of an equation, or of its object."""
     prim = primitive_of(eqn.params)
     return eqn.params if prim is None else prim.params
 
 
 def params_with_jaxprs(prim: Any) -> dict[str, Any]:
-    """Its parameters. A function that is traced already, as ``jax.jit(f).trace`` returns it, is its jaxpr here."""
+    """The parameters of an object. A traced function, as ``jax.jit(f).trace`` returns it, is replaced by its jaxpr."""
     return {name: value.jaxpr if _is_traced(value) else value for name, value in prim.params.items()}
 
 
@@ -48,12 +48,12 @@ def _is_traced(value: Any) -> bool:
 
 
 def primal_jaxpr(prim: Any) -> Any:
-    """The function itself, of the operands of the equation."""
+    """The function itself, as a jaxpr of the operands of the equation."""
     return prim.traced.jaxpr
 
 
 def trace_jvp_rule(prim: Any, args: Sequence[Array], zeros: Sequence[bool], tangents: Sequence[Array]) -> Any:
-    """The jvp rule as a jaxpr of the operands and their nonzero tangents, and which of its tangents are zero."""
+    """The jvp rule as a jaxpr of the operands and their nonzero tangents, and which tangents it returns as zero."""
     out_zeros: list[bool] = []
 
     def flat(*values: Array) -> list[Array]:
@@ -74,7 +74,8 @@ def _zero_like(primal: Array) -> Any:
 def trace_forward_rule(
     prim: Any, args: Sequence[Array], perturbed: Sequence[bool]
 ) -> tuple[Any, Callable[[list[Array]], tuple[list[Array], Any]]]:
-    """The forward rule as a jaxpr of the operands; and what makes of its results those of the function, and residuals."""
+    """The forward rule as a jaxpr of the operands, and a function that splits its results into those of the function and
+    residuals."""
     trees: list[Any] = []
 
     def flat(*values: Array) -> list[Array]:
@@ -89,7 +90,7 @@ def trace_forward_rule(
 
 
 def run_backward_rule(prim: Any, residuals: Any, cotangents: Sequence[Any]) -> list[Any]:
-    """Cotangents of all operands, None where they are zero. Closures come first, and have none."""
+    """The cotangents of all operands, None for zeros. Closed-over values come first, and have no cotangents."""
     internal = [ad.Zero(ct.aval) if _is_symbolic_zero(ct) else ct for ct in cotangents]
     results, _ = prim.bwd(residuals, prim.out_tree.unflatten(internal))
     closures, trees = prim.in_tree.children()[:2], prim.in_tree.children()[2:]
@@ -105,10 +106,10 @@ def _is_symbolic_zero(cotangent: Any) -> bool:
 
 
 def scanned_over(prim: Any) -> Iterator[bool]:
-    """Which operands of a scan are scanned over; the others, references among them, are the same in each iteration."""
+    """Which operands of a scan are scanned over. The others, including references, are the same in each iteration."""
     return iter(prim.extensives)
 
 
 def classic_scan() -> Any:
-    """A context without ``jax_scan3``, whose scans forget their effects: ``jit`` drops those without results."""
+    """A context without ``jax_scan3``. Its scans forget their effects, so ``jit`` would drop those without results."""
     return _config.scan3(False)

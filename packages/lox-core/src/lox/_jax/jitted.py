@@ -1,4 +1,4 @@
-"""Jitted functions: their options, and an equation of one as a function again."""
+"""Jitted functions: their options, and how to make a function from a jit equation."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _JittedFunction = type(jax.jit(lambda: None))
 
 
 def is_function(fun: Any) -> bool:
-    """A plain Python function or a jitted one: no state that changes between calls."""
+    """Whether it is a plain Python function or a jitted one, with no state that changes between calls."""
     return isinstance(fun, (types.FunctionType, _JittedFunction))
 
 
 def jit_options(fun: Any) -> dict[str, Any] | None:
-    """The options of a jitted function; None where it is not one, or has a device or a backend of its own."""
+    """The options of a jitted function; None if it is not jitted, or has a device or a backend of its own."""
     info = getattr(fun, "_jit_info", None)
     if not isinstance(fun, _JittedFunction) or info is None or info.device is not None or info.backend is not None:
         return None
@@ -53,21 +53,22 @@ def jit_options(fun: Any) -> dict[str, Any] | None:
     return options
 
 
-# What only an outermost jit can see to.
+# Options that only an outermost jit takes.
 TOP_LEVEL_OPTIONS = ("compiler_options", "in_shardings", "out_shardings")
 
 
 def without_top_level_options(fun: Any) -> Any:
-    """The same jitted function, for use in one that has its options."""
+    """The same jitted function, for use inside one that has these options."""
     info = fun._jit_info
     kept = {name: getattr(info, name) for name in ("static_argnums", "static_argnames", "keep_unused", "inline")}
     return jax.jit(fun.__wrapped__, **kept)
 
 
 def jit_of_equation(eqn: Any, run: Callable[..., Any], kept: Collection[Any]) -> Callable[..., Any]:
-    """A jit equation as a function of its variables that is dispatched as the jitted function was.
+    """A jit equation as a function of its variables that is dispatched like the jitted function.
 
-    ``kept``: variables that somebody still wants, a logged value say, whatever the function was to do with them.
+    Args:
+      kept: variables that are still needed, such as logged values. They are not donated.
     """
     params = eqn.params
     plain = all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))

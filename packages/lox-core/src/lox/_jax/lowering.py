@@ -1,4 +1,4 @@
-"""How primitives of lox are compiled: to nothing, to what a function of theirs comes to, or to a call of the host."""
+"""How lox's primitives are compiled: to nothing, to the code of a function, or to a host call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lower_to_host_call(
 ) -> Any:
     """Call ``call(*numpy_arrays) -> tuple of arrays`` on the host while the compiled program runs.
 
-    JAX looks at the results each time, which is a fifth of a call: ``checked=False`` leaves that out.
+    JAX checks the results each time, which is a fifth of the cost of a call. ``checked=False`` skips that.
     """
     token = ctx.tokens_in.get(ordered) if ordered is not None else None
     results, token, emitted = _callback.emit_python_callback(
@@ -48,7 +48,7 @@ def lower_to_host_call(
 
 
 def _host_call_sharding(ctx: Any) -> Any:
-    """In ``shard_map`` on each device; under automatic sharding once, with the whole value; else no annotation."""
+    """Inside ``shard_map``, a call on each device; under automatic sharding, one call with the whole value; else None."""
     context = ctx.module_context.axis_context
     if isinstance(context, _sharding_impls.SPMDAxisContext):
         return _callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
@@ -66,7 +66,7 @@ def automatic_axes(ctx: Any) -> tuple[str, ...]:
     context = ctx.module_context.axis_context
     if not isinstance(context, _sharding_impls.SPMDAxisContext):
         return ()
-    # JAX 0.9 has only the axes of the innermost shard_map there; the mesh of the context knows them all.
+    # In JAX 0.9 the context has only the axes of the innermost shard_map. The abstract mesh has all of them.
     manual = {*context.manual_axes, *jax.sharding.get_abstract_mesh().manual_axes}
     return tuple(axis for axis in context.mesh.axis_names if axis not in manual)
 

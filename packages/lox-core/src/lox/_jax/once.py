@@ -1,4 +1,4 @@
-"""Marks and host calls in ``jax.checkpoint``: the rule of lox's own primitives."""
+"""The rule for lox's own primitives, marks and host calls, in ``jax.checkpoint``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lox._jax.compat import Literal
 
 
 def run_once(primitive: Any) -> None:
-    """Equations of ``primitive`` are not computed again for the backward pass."""
+    """Keep equations of ``primitive`` from being computed again for the backward pass."""
     _pe.partial_eval_jaxpr_custom_rules[primitive] = _checkpoint
 
 
 def _checkpoint(saveable: Any, unknown: Any, instantiated: Any, eqn: Any) -> Any:
-    """In ``jax.checkpoint``, JAX saves the results of what has an effect. A token need not be saved, and in a while loop
-    cannot: where all is computed again, it is the one that came in."""
+    """In ``jax.checkpoint``, JAX saves the results of equations with an effect. A token need not be saved, and in a while loop
+    it cannot be: where everything is computed again, it is the token that came in."""
     del saveable
     number = len(eqn.outvars)
     variables = [(atom, there) for atom, there in zip(eqn.invars, instantiated, strict=True) if _is_variable(atom)]

@@ -1,4 +1,4 @@
-"""Partial evaluation, for what is changed in it (``backports``): how JAX takes a jaxpr apart, and how equations are made."""
+"""The parts of JAX's partial evaluation that ``backports`` needs: splitting a jaxpr, and making equations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lox._jax.compat import close, open_jaxpr, our_effects
 
 
 def staged_part(jaxpr: Any, unknown: Sequence[bool], instantiate: Any = False) -> tuple[Any, list[bool]]:
-    """What partial evaluation leaves for later, and which results are among that."""
-    # As where JAX does it, the parts may hand Refs to each other.
+    """The part that partial evaluation stages for later, and which results belong to it."""
+    # As in JAX itself, the parts may pass Refs to each other.
     with _config.mutable_array_checks(False):
         _, staged, unknown_outs, _ = _pe.partial_eval_jaxpr_nounits(jaxpr, unknown, instantiate)
     return staged, list(unknown_outs)
 
 
 def marks_depend_on(jaxpr: Any, inputs: Sequence[bool]) -> bool:
-    """Whether a mark has operands, or is reached, because of these inputs."""
+    """Whether the operands of a mark, or whether it is reached, depend on these inputs."""
     staged, _ = staged_part(jaxpr, inputs)
     return any(isinstance(effect, tuple(our_effects)) for effect in staged.effects)
 

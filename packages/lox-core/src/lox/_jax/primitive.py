@@ -8,7 +8,7 @@ from lox._jax import backports, compat, once
 
 
 class EffectfulPrimitive(compat.Primitive):  # type: ignore[misc]
-    """Runs once under differentiation. The first one that is bound installs what lox changes in JAX."""
+    """A primitive that runs once under differentiation. The first one that is bound installs what lox changes in JAX."""
 
     multiple_results = True
 

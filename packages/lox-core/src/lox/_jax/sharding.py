@@ -12,7 +12,7 @@ from lox._jax.compat import ShapedArray
 
 
 def varying_axes(array: Any) -> frozenset[str]:
-    """The mesh axes along which devices differ: ``vma`` up to 0.9, part of ``manual_axis_type`` from 0.10 on."""
+    """The mesh axes along which devices differ: ``vma`` in JAX < 0.10, then part of ``manual_axis_type``."""
     aval = array if isinstance(array, ShapedArray) else jax.typeof(array)
     manual = getattr(aval, "manual_axis_type", None)
     return manual.varying if manual is not None else getattr(aval, "vma", frozenset())
@@ -24,7 +24,7 @@ def manual_axes_here() -> tuple[str, ...]:
 
 
 def vary_over(array: Any, axes: Iterable[str]) -> Any:
-    """An array that JAX takes to differ between the devices along ``axes``."""
+    """The array, typed as varying between the devices along ``axes``."""
     here = varying_axes(array)
     missing = tuple(axis for axis in axes if axis not in here)
     return jax.lax.pcast(array, missing, to="varying") if missing else array
@@ -61,13 +61,13 @@ def zeros_split(shape: Sequence[int], dtype: Any, like: Any) -> Any:
 
 
 def split_like(array: Any, like: Any) -> Any:
-    """An array with the type of ``like``, also in how it is split between devices."""
+    """The array, split between devices like ``like``."""
     wanted, given = getattr(like, "sharding", None), jax.typeof(array).sharding
     return array if wanted is None or wanted == given else jax.sharding.reshard(array, wanted)
 
 
 def spread_over(mesh: Any, axes: Sequence[str]) -> Any:
-    """How values with one entry for each device along ``axes`` lie on a mesh whose axes are explicit; None: on another."""
+    """How values with one entry for each device along ``axes`` lie on a mesh with explicit axes; None for other meshes."""
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if all(kinds[axis] != AxisType.Explicit for axis in axes):
         return None
@@ -85,7 +85,7 @@ def manual_axes_of(eqn: Any) -> frozenset[str]:
 
 
 def mesh_of(arrays: Iterable[Any]) -> Any:
-    """The mesh that arrays, or their types, lie on; else the one that is set; None where there is neither."""
+    """The mesh of these arrays or types, or else the mesh that is set; None if there is neither."""
     for array in arrays:
         mesh = getattr(getattr(_type_of(array), "sharding", None), "mesh", None)
         if mesh is not None and not mesh.empty:
@@ -102,7 +102,7 @@ def platform_of(mesh: Any) -> str:
     """The platform of a mesh, or of the default device; ``cpu``, ``tpu``, ``cuda``, ``rocm``."""
     device = getattr(mesh, "abstract_device", None)
     if device is not None:
-        # JAX < 0.10 has the kind of device only: "cpu", "TPU v5 lite", "NVIDIA H100 80GB HBM3".
+        # JAX < 0.10 has only the kind of device: "cpu", "TPU v5 lite", "NVIDIA H100 80GB HBM3".
         kind = device.device_kind.lower()
         return getattr(device, "platform", None) or ("tpu" if kind.startswith("tpu") else kind)
     chosen = jax.config.jax_default_device  # a device, a name, or None
@@ -112,5 +112,5 @@ def platform_of(mesh: Any) -> str:
 
 
 def device_count(mesh: Any) -> int:
-    """How many devices a program can be split over. Without a mesh, it could be all of them."""
+    """The most devices that a program can be split over: all of them, if there is no mesh."""
     return jax.device_count() if mesh is None else int(mesh.size)

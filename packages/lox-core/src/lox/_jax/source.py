@@ -12,7 +12,7 @@ from lox._jax import hi_primitives
 
 
 class Line(NamedTuple):
-    """A place in somebody's source code; the innermost one that is not JAX's own."""
+    """The innermost line of the source code that is not JAX's own."""
 
     file: str
     line: int
@@ -48,7 +48,7 @@ class Scopes(NamedTuple):
     again: bool
 
 
-# What JAX calls the scope of what a checkpoint computes again.
+# JAX's name for the scope of what a checkpoint computes again.
 _AGAIN = "rematted_computation"
 
 
@@ -77,8 +77,8 @@ def function_name(eqn: Any) -> str | None:
 
 
 def is_of_jax(eqn: Any) -> bool:
-    """Whether the function that an equation calls is JAX's own. JAX traces such a function once for many callers, so that
-    the lines in it are those of the first of them."""
+    """Whether the function that an equation calls is JAX's own. JAX traces such a function once for many callers, so the
+    lines in it are those of its first caller."""
     info = _debug_info(eqn)
     return info is not None and _JAX in info.func_src_info
 

@@ -1,4 +1,4 @@
-"""What happens to each primitive that can hold marks: look for its name here."""
+"""The rule for each primitive that can hold marks, by name."""
 
 from __future__ import annotations
 

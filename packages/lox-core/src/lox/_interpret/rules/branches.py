@@ -1,4 +1,4 @@
-"""``cond``, ``switch`` and ``platform_dependent``: every branch returns the same rows, or puts its own into the stores."""
+"""``cond``, ``switch`` and ``platform_dependent``: all branches return the same rows, or put their rows into the stores."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
                 inner.state = answers.select_state(alone == i, inner.state, state)
             rows = inner.rows.stack(looped).flat()
             shapes.append(rows)
-            # Plain lists: the branches must agree in structure, even if their keys share steps differently.
+            # Plain lists, because the branches must agree in structure even if their keys share steps differently.
             return outs, inner.state, {key: rows[key][0].arrays() for key in sorted(rows)}
 
         return branch

@@ -27,7 +27,7 @@ def call_through(
     args: list[Array],
 ) -> list[Array]:
     """Evaluate ``jaxpr`` inside ``wrap(function)``, with rows and stores passed in and out as values."""
-    # What JAX takes apart itself may return a Ref that it was given; a function may not.
+    # An inner jaxpr of JAX may return a Ref that it was given, but a function may not.
     refs = compat.returned_refs(jaxpr)
     numbers = collector.stores_in(jaxpr, folds=False)
     collector.settle(frame, numbers)
@@ -87,8 +87,8 @@ def run_checkpoint(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
     params = eqn.params
     prevent_cse = params["prevent_cse"]
     if params["differentiated"]:
-        # This one computes again what the forward pass has not saved. What keeps the compiler from saving it after all is
-        # made by JAX when it differentiates, not by its public function.
+        # This one computes again what the forward pass did not save. The barrier that keeps the compiler from saving it after
+        # all is added by JAX when it differentiates, not by its public function.
         invals = _separate(invals, prevent_cse)
     by_argument = isinstance(prevent_cse, tuple)
     options = {"prevent_cse": (False, *prevent_cse) if by_argument else prevent_cse, "policy": params["policy"]}
@@ -98,7 +98,7 @@ def run_checkpoint(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
 
 
 def _separate(args: list[Array], which: bool | tuple[bool, ...]) -> list[Array]:
-    """The arguments, these of them as values that the compiler cannot find anywhere else."""
+    """The arguments, with a barrier around the chosen ones: the compiler cannot identify them with values elsewhere."""
     chosen = [
         i for i, arg in enumerate(args) if (which if isinstance(which, bool) else which[i]) and not compat.is_ref(arg)
     ]

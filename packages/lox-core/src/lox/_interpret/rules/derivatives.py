@@ -1,12 +1,12 @@
 """``custom_jvp_call`` and ``custom_vjp_call``: functions that bring their own derivative rules.
 
 The rebuilt function returns its rows and stores with its results, and so must its rules. A rule is traced only when the
-program is differentiated outside the transformation, ``grad(spool(f))``, long after the structure of the logs was fixed. So
-the records of a rule must have the structure of those of the function. If a rule records nothing, the function is run for its
-records. The same holds for a rule that calls its function again on tangents, as the rule of a linear function does.
+program is differentiated outside the transformation, ``grad(spool(f))``, after the structure of the logs was fixed. So the
+records of a rule must have the same structure as those of the function. If a rule records nothing, the function is run for
+its records. So it is if a rule calls its function again on tangents, as the rule of a linear function does.
 
-The backward rule of a ``custom_vjp`` runs after the function has returned its logs: its marks belong to whatever
-transformation is outside, ``spool(grad(f))``.
+The backward rule of a ``custom_vjp`` runs after the function has returned its logs, so its marks belong to a transformation
+outside, ``spool(grad(f))``.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def evaluate_rule(
         return outs, _records_of_function(collector, primal, context, args)
     if marks_tangents:
         raise _conflict(f"tangents, {describe_counts(recorded)}", describe_counts(wanted))
-    # What goes into stores must have a store, and must go there equally often: the stores cannot check it later.
+    # Keys with stores must have them here too, and be recorded equally often: the stores cannot check that later.
     there_are_stores = collector.stores_in(rule, folds=False) <= context.state.keys()
     if not there_are_stores or (context.state and recorded != wanted):
         raise _conflict(describe_counts(recorded), describe_counts(wanted))
     outs, (state, rows) = evaluate_call(collector, rule, context, of_rule)
-    # Traced, as the function is: of concrete arrays, one that two keys record is one leaf, not two.
+    # Traced, as the function is: with concrete arrays, an array that two keys record would be one leaf, not two.
     expected_state, expected = jax.eval_shape(
         lambda context, args: evaluate_call(collector, primal, context, args)[1], context, list(args)
     )
@@ -71,7 +71,7 @@ def evaluate_rule(
 
 
 def _records_of_function(collector: Collector, primal: Any, context: Context, args: list[Array]) -> Any:
-    with marking(None):  # marks that stay for a transformation outside are those of the rule
+    with marking(None):  # a transformation outside gets the marks of the rule, not these
         return evaluate_call(collector, primal, context, args)[1]
 
 
@@ -80,7 +80,7 @@ def _counts(collector: Collector, jaxpr: Any) -> dict[str, int | None]:
 
 
 def _calls_again(collector: Collector, rule: Any, primal: Any) -> bool:
-    """Whether all that a rule records is what its function records, once or several times."""
+    """Whether a rule records only what its function records, once or several times."""
     recorded, wanted = _counts(collector, rule), _counts(collector, primal)
     if recorded.keys() != wanted.keys() or not _sites(collector, rule) <= _sites(collector, primal):
         return False
@@ -104,7 +104,7 @@ def _conflict(recorded: str, expected: str) -> ConflictError:
 
 
 def fit(rows: Rows, expected: Rows) -> Rows | None:
-    """``rows`` with the order of keys, the types and the shared arrays of ``expected``; None if they are others."""
+    """``rows`` with the order of keys, the types and the shared arrays of ``expected``; None if they do not fit."""
     if _outline(rows) != _outline(expected):
         return None
     arrays: dict[int, Array] = {}
@@ -117,7 +117,7 @@ def fit(rows: Rows, expected: Rows) -> Rows | None:
 
     def take(place: Any) -> Array:
         array = arrays[id(place)]
-        # What is one array here and two there has to become two.
+        # An array that is one here and two there has to become two.
         array = jnp.copy(array) if id(array) in used else array
         used.add(id(array))
         return array.astype(place.dtype)
@@ -238,7 +238,7 @@ def _is_primal(leaf: Any) -> bool:
 
 
 def materialise(tangent: Any) -> Any:
-    """A tangent as an array; JAX has a symbol for zero."""
+    """A tangent as an array. JAX uses a symbol for zero tangents."""
     if type(tangent) is jax.custom_derivatives.SymbolicZero:
         return compat.zeros_of(tangent.aval)
     return tangent

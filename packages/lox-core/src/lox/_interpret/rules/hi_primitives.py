@@ -1,6 +1,6 @@
 """Primitives that are objects (``lox._jax.hi_primitives``): checkpoints, functions with derivative rules, scans.
 
-What ``calls``, ``derivatives`` and ``loops`` say of their older kin holds for them.
+Their rules follow those for the older primitives in ``calls``, ``derivatives`` and ``loops``.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def primal_jaxpr(eqn: Any) -> Any:
 
 
 class _Call:
-    """The function of an equation, with its records as a list: JAX makes new trees of types out of what such a function
-    returns, and rows tell by identity which arrays they share."""
+    """The function of an equation, which returns its records as a list. JAX rebuilds what such a function returns as trees of
+    types, and rows know by identity which arrays they share."""
 
     def __init__(self, collector: Collector, primal: Any) -> None:
         self.collector = collector
@@ -61,7 +61,7 @@ class _Call:
         return outs, leaves
 
     def rule(self, rule: Any, context: Context, args: list[Array], tangents: list[Array]) -> tuple[list[Array], Any]:
-        """The results of a derivative rule of it, and its records."""
+        """The results and the records of one of its derivative rules."""
         outs, recorded = derivatives.evaluate_rule(self.collector, rule, self.primal, context, args, tangents, args)
         return outs, jax.tree.leaves(recorded)
 

@@ -1,9 +1,9 @@
 """``custom_vmap_call``: functions that bring their own rule for ``vmap``.
 
 The rebuilt function returns its rows and stores with its results, and so must its rule. The rule runs only when ``vmap`` is
-outside the transformation, ``vmap(spool(f))``, for all lanes at once. What it records has the structure of the function's
-records, with or without a lane axis in front, and each lane gets its own. A rule that records nothing leaves the records
-to the function itself, which is then run for them alone, in lanes.
+outside the transformation, ``vmap(spool(f))``, and then for all lanes at once. Its records must have the structure of the
+function's records, with or without a lane axis in front, and each lane gets its own. If a rule records nothing, the
+function is run in each lane for its records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run_custom_vmap(collector: Collector, frame: Frame, eqn: Any, invals: list[A
 
 
 class _Call:
-    """A function with a rule for ``vmap``, as two functions of flat arguments: the context, then those of the function.
+    """A function with a rule for ``vmap``, as two functions of flat arguments: those of the context, then its own.
 
     They return lists, so that the structure of rows, in which leaves are shared, is made only once.
     """
@@ -118,7 +118,10 @@ class _Call:
 class InLanes(Collector):
     """Collects, for each lane, what a program that computes all lanes at once records.
 
-    ``shapes``: what one lane records under each key. The frames of this collector lead with the lanes.
+    The arrays in its frames lead with the lanes.
+
+    Args:
+      shapes: the shapes that one lane records under each key.
     """
 
     def __init__(self, collector: Collector, size: int, shapes: dict[str, list[tuple[int, ...]]]) -> None:
@@ -188,6 +191,6 @@ def _lanes_first(rows: Rows) -> Rows:
 
 def _conflict(recorded: str, expected: str) -> ConflictError:
     return ConflictError(
-        f"lox: the vmap rule of a custom_vmap function records {recorded} instead of {expected}, like its function. Record the "
+        f"lox: the vmap rule of a custom_vmap function records {recorded}, but the function records {expected}. Record the "
         "same in both, for each lane or for all, or write spool(vmap(f)) instead of vmap(spool(f))"
     )

@@ -27,7 +27,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     consts, init, xs = invals[:num_consts], invals[num_consts:][:num_carry], invals[num_consts + num_carry :]
     numbers = collector.stores_in(jaxpr, folds=True)
     collector.settle(frame, numbers)
-    # The structure of the rows is the same in every iteration, so it leaves the body outside the traced values.
+    # The structure of the rows is the same in every iteration, so it is taken out of the body as a Python value.
     structure: list[Any] = []
     fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
     index = scanned_index(collector, length)
@@ -40,8 +40,8 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         rows = inner.rows.stack()
         arrays, tree = jax.tree.flatten(rows)
         limit = 0 if len(arrays) <= fused else collector.packing.rows
-        # An input that is an output as well, such as the step, costs nothing: JAX hands it on. What a loop inside has
-        # returned it has packed as it should be, and that loop took longer than writing its rows.
+        # Not packed: inputs that are also outputs, such as the step, which JAX passes on at no cost; and what loops inside
+        # returned, which is packed already.
         apart = {*map(id, x), id(place), *rows.of_inner_loops()}
         layout = Layout.of(arrays, limit, apart, collector.packing.turned)
         structure[:] = [tree, layout]
@@ -51,7 +51,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         body,
         (init, frame.context(numbers).state),
         (xs, index),
-        # As a length, JAX takes numbers only; those of `jax.export` need not be any.
+        # JAX takes only numbers as a length, and with `jax.export` it need not be one.
         length=None if xs or index is not None else length,
         reverse=reverse,
         unroll=params["unroll"],
@@ -63,8 +63,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
 
 
 def scanned_index(collector: Collector, length: Any) -> Array | None:
-    """The counter of a scan, for collectors that ask for it. Carried, it would be one more thing to compute: as an input it
-    is there."""
+    """The counter of a scan, for collectors that ask for it. As an input it is cheaper than as a carried value."""
     return jax.lax.iota(jnp.int32, length) if collector.wants_index else None
 
 
@@ -93,10 +92,10 @@ def run_while(collector: Collector, frame: Frame, eqn: Any, invals: list[Array])
     collector.settle(frame, numbers)
     in_lanes = bool(lanes.of_predicate(cond))
     if in_lanes:
-        # A value that is chosen by lane differs wherever the predicate does.
+        # A value that is selected by lane varies along the mesh axes along which the predicate varies.
         init = [sharding.vary_like(value, *invals) for value in init]
     (asked,) = compat.open_jaxpr(cond)[0].outvars
-    # Carried besides the predicate: whether a lane of a vmap, by itself, is still in the loop.
+    # Carried along with the predicate: whether a lane of a vmap, alone, would still be in the loop.
     first = Frame(frame.context(numbers))
     (start,) = collector.body(cond, [*cond_consts, *init], first)
     start_alone = start if in_lanes else answers.answer(first, asked, start)

@@ -1,7 +1,7 @@
 """``shard_map``: the body runs on every device, and each device has its own records.
 
 A record gets one leading axis for each mesh axis that the body is manual over. Inside, frames and stores are those of
-one device; at the boundary they gain, or lose, leading axes of size 1 that are sharded over the mesh.
+one device. At the boundary they gain or lose leading axes of size 1, which are sharded over the mesh.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _certain_keys(usages: Usages, around: frozenset[str] | None) -> frozenset[st
 
 
 def _records_first(rows: Rows, num_axes: int) -> Rows:
-    """The record axis of stacked rows before the mesh axes."""
+    """Moves the record axis of stacked rows before the mesh axes."""
     moved: dict[int, Array] = {}
 
     def move(array: Array, chunk: Chunk) -> Array:

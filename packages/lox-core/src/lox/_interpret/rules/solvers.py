@@ -1,7 +1,8 @@
 """``custom_linear_solve`` and ``custom_root``: solvers whose derivatives are not those of their iterations.
 
-The solve itself runs in the forward pass, and its records are returned. What runs only for derivatives (``matvec``, the
-transposed solve, the residual function) has no way to return records: its marks stay for a transformation outside.
+The solve itself runs in the forward pass, and its records are returned. Functions that run only for derivatives
+(``matvec``, the transposed solve, the residual function) cannot return records: their marks are left to a transformation
+outside.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def run_linear_solve(collector: Collector, frame: Frame, eqn: Any, invals: list[
         return outs[: len(b)], aux
 
     def transpose_solve(_: Any, b: list[Array]) -> Any:
-        # JAX requires both solves to return the same structure; the auxiliary output of this one is not used.
+        # JAX requires both solves to return the same structure. The auxiliary output of this one is not used.
         unused = jax.tree.map(lambda aval: jnp.zeros(aval.shape, aval.dtype), aux_types[0])
         return run("transpose_solve", b)[: len(b)], unused
 
@@ -70,10 +71,10 @@ def custom_root_jaxpr(eqn: Any) -> Any:
 
 
 def run_custom_root(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
-    """JAX >= 0.11; before, a custom_root is a custom_jvp_call."""
+    """For JAX >= 0.11. In older versions, a custom_root is a custom_jvp_call."""
     prim = eqn.params["_prim"]
     operands = prim.in_tree.unflatten(invals)
-    # Records leave as a list: rows tell by identity which arrays they share, and JAX makes new trees of types out of trees.
+    # Records leave as a list: rows know by identity which arrays they share, and JAX rebuilds trees as trees of types.
     structure: list[Any] = []
 
     @jax.custom_jvp
@@ -105,8 +106,8 @@ _expanded: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def linear_map_jaxpr(eqn: Any) -> Any:
-    """The derivative of the residual, which the tangent solve calls, or its transpose. JAX >= 0.11 has it as an object that
-    holds the residual, and differentiates it late. The same jaxpr is returned each time."""
+    """The derivative of the residual, or its transpose, which the tangent solve calls. In JAX >= 0.11 it is an object that
+    holds the residual and differentiates it late. The same jaxpr is returned each time."""
     prim = eqn.params["_prim"]
     if prim not in _expanded:
         with marking(True):
