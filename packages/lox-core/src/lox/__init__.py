@@ -28,6 +28,6 @@ if _TYPE_CHECKING:
 else:  # hidden from type checkers: to them a module with __getattr__ has every attribute
 
     def __getattr__(name: str) -> str:
-        if name == "__version__":  # looked up when asked for: it reads a file
+        if name == "__version__":  # looked up on demand, because it reads a file
             return _namespace.own_version()
         raise _namespace.missing_attribute(name)

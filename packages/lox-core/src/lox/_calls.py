@@ -1,4 +1,4 @@
-"""Calls that Python itself would refuse, with an error that does not say what to write instead."""
+"""Errors for options that a function does not have: Python's own do not say what to write instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def explain_options(hints: Mapping[str, str]) -> Callable[[F], F]:
-    """Decorates a function so that an option it does not have is an error that suggests something.
+    """Decorates a function: for an option that it does not have, the error says what to write instead.
 
     Args:
       hints: for options of other functions, what to write instead.

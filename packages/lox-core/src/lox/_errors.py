@@ -24,11 +24,11 @@ class LogTypeError(LoxError, TypeError):
 
 
 class OptionError(LoxError):
-    """An option with a value that makes no sense."""
+    """An option has a value that is not allowed."""
 
 
 class UnknownOptionError(OptionError, TypeError):
-    """An option that a function does not have."""
+    """A function was given an option that it does not have."""
 
 
 class MissingKeyError(LoxError, KeyError):
@@ -75,7 +75,7 @@ def name_sites(sites: Iterable[str]) -> str:
 
 
 def warn_caller(message: str) -> None:
-    """A warning at the line that called into lox, whatever lies between."""
+    """Warn, and point at the line of the caller's code that called into lox."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLER):
         frame, level = frame.f_back, level + 1

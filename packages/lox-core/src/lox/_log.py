@@ -81,8 +81,8 @@ def log(
       reduce: what the records of this call fold into when they are spooled, such as ``"mean"`` or ``("min", "max")``.
       prefix: put before every key.
       explicit: if True, the call is recorded only when ``argnames`` or ``tags`` selects it.
-      lanes: makes a record of each entry along the leading axis of the values, for example of environments that are stepped
-        together. ``where`` and steps may have that axis too.
+      lanes: if True, each entry along the leading axis of the values is a record of its own: for example, one for each of the
+        environments that are stepped together. ``where`` and steps may have that axis too.
       **steps: one number for each step axis, such as ``step=i``. For an axis that has the name of an option, write
         ``steps={"capacity": 3}``.
 
@@ -109,7 +109,7 @@ def log(
 
 
 def _log_rows(data: Any, where: Any, steps: Mapping[str, Any], lanes: bool, options: Mapping[str, Any]) -> logdict:
-    """Several records in one call: lanes, or those of collected logs."""
+    """Several records in one call: one for each lane, or those of collected logs."""
     site = _call_site()
     if not isinstance(lanes, (bool, np.bool_)):
         raise LogTypeError(f"lox.log at {site}: lanes must be True or False, got {lanes!r}")
@@ -166,7 +166,7 @@ def log_grad(
 
 
 def _all_steps(steps: Mapping[str, Any], site: Callable[[], str]) -> dict[str, Any]:
-    """The steps given as keywords, and those in a mapping called ``steps``, which may have any name."""
+    """The steps given as keywords, and those in the mapping ``steps=``, where a step axis may have any name."""
     for axis in steps:
         if axis in _ELSEWHERE:
             raise LogTypeError(
@@ -234,7 +234,7 @@ def _as_array(leaf: Any, name: str, site: str, what: str = "{!r}") -> Any:
 def _as_step(step: Any, axis: str, site: str) -> Any:
     what = "step axis {!r}"
     if isinstance(step, (str, bool)) or getattr(step, "dtype", None) == np.bool_:
-        # Every keyword that is not an option is a step axis, also a misspelled option.
+        # Every keyword that is not an option is a step axis, even a misspelled option.
         meant = difflib.get_close_matches(axis, _OPTIONS, n=1)
         hint = f"; did you mean {meant[0]}=?" if meant else f"; the options of lox.log are {', '.join(_OPTIONS)}"
         raise LogTypeError(f"lox.log at {site}: {what.format(axis)} must be a number, got {step!r}{hint}")

@@ -30,8 +30,8 @@ def check_jax_version(version: str | None = None) -> None:
     found = jax.__version__ if version is None else version
     if _minor(found) < OLDEST_JAX:
         raise ImportError(
-            f"lox does not work with JAX {found}: {_supported()}. "
-            f'Upgrade it: pip install --upgrade "jax>={_dotted(OLDEST_JAX)}"'
+            f"lox does not work with JAX {found}. {_supported()}. "
+            f'Upgrade JAX: pip install --upgrade "jax>={_dotted(OLDEST_JAX)}"'
         )
 
 
@@ -49,7 +49,7 @@ def explain_jax_failures(version: str | None = None) -> Iterator[None]:
         if _minor(found) <= NEWEST_TESTED_JAX:
             raise
         raise ImportError(
-            f"lox could not be imported with JAX {found} ({error}): {_supported()}. Upgrade lox, or install "
+            f"lox could not be imported with JAX {found} ({error}). {_supported()}. Upgrade lox, or install "
             f'an older JAX: pip install "jax<{NEWEST_TESTED_JAX[0]}.{NEWEST_TESTED_JAX[1] + 1}"'
         ) from error
 
@@ -68,7 +68,7 @@ class MissingSiblingFinder:
 
 
 def missing_sibling(module: str) -> str:
-    """The sentence for a sibling that is not installed."""
+    """The message for a sibling that is not installed."""
     return f"{module} is not installed. Install it: pip install {SIBLINGS[module]}"
 
 
@@ -94,12 +94,12 @@ def missing_attribute(name: str) -> AttributeError:
 def _minor(version: str) -> tuple[int, int]:
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is None:
-        raise ImportError(f"lox cannot tell which JAX this is: its version is {version!r}. {_supported()}")
+        raise ImportError(f"lox cannot read the version of JAX, {version!r}. {_supported()}")
     return int(numbers[1]), int(numbers[2])
 
 
 def _supported() -> str:
-    return f"supported are JAX {_dotted(OLDEST_JAX)} and newer, tested up to {_dotted(NEWEST_TESTED_JAX)}"
+    return f"It supports JAX {_dotted(OLDEST_JAX)} and newer, and is tested up to {_dotted(NEWEST_TESTED_JAX)}"
 
 
 def _dotted(version: tuple[int, int]) -> str:

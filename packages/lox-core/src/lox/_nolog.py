@@ -18,7 +18,7 @@ from lox._types import Array
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Their rules are traced, or run, when the function has long returned: they are wrapped even where no mark is in sight.
+# Their rules are traced or run after the function has returned, so they are wrapped even if no mark is visible yet.
 _WITH_RULES = frozenset(
     ["custom_jvp_call", "custom_vjp_call", "custom_vmap_call", "CustomJVPTraced", "CustomVJPTraced"]
 )
@@ -80,19 +80,19 @@ def _interpreter(
 
 
 class Silencer(Collector):
-    """Collects nothing. The function was traced without the marks that are taken out; ``context`` keeps its derivative
-    rules, which are traced later, from leaving them."""
+    """Collects nothing: the function was traced without the muted marks. Its derivative rules are traced later, inside
+    ``context``, so they leave none of these marks either."""
 
     def __init__(self, context: Callable[[], Any]) -> None:
         super().__init__(Survey(lambda mark, key: False, also=_WITH_RULES), keep=False)
         self.rule_context = self.backward_context = context  # type: ignore[method-assign]
 
     def must_rebuild(self, eqn: Any) -> bool:
-        # The marks that are to go have never been there: what lox cannot look into stays as it is.
+        # Muted marks were never traced, so an equation without a rule can stay as it is.
         return super().must_rebuild(eqn) and table.knows(eqn)
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
         if table.knows(eqn):
             return super()._step(eqn, invals, frame)
-        with self.rule_context():  # of what is traced while it is differentiated
+        with self.rule_context():  # for what is traced when it is differentiated
             return super()._step(eqn, invals, frame)

@@ -1,8 +1,8 @@
 """Reductions: what the records of a key fold into.
 
-A reducer sees one record at a time, so that it runs inside a loop in constant memory. The built-in ones work element
-by element. Means are running means with a compensation term: they neither overflow nor stall, whatever the number of
-records.
+A reducer sees one record at a time, so it runs inside a loop in constant memory. The built-in reducers work element
+by element. Means are running means with a compensation term: they neither overflow nor stall, however many records
+there are.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class Reducer:
         raise NotImplementedError
 
     def update(self, state: Any, value: Array) -> Any:
-        """The state after one more record. Shapes and dtypes must stay."""
+        """The state after one more record. Shapes and dtypes must not change."""
         raise NotImplementedError
 
     def finish(self, state: Any) -> Any:
         """The result."""
         return state
 
-    # True if `update` treats every element on its own: records of several keys can then be folded as one vector.
+    # True if `update` treats each element separately. Records of several keys can then be folded as one vector.
     elementwise = False
 
     @property
     def name(self) -> str:
-        """What the result is called where a key has several reductions."""
+        """The name of the result, for keys with several reductions."""
         return type(self).__name__.lower()
 
 
@@ -77,8 +77,8 @@ def _result_float(dtype: Any) -> Any:
 class _Running:
     """A running mean, ``high + low``, of ``count`` values.
 
-    Both parts are one array: two would be two kernels, and copies, in a loop. For real values they are the parts of a
-    complex number, which is updated element by element and in place.
+    Both parts are one array: two arrays would mean two kernels, and copies, in a loop. For real values they are the two parts
+    of a complex number, which XLA updates in place.
     """
 
     count: Array
@@ -95,7 +95,7 @@ class _Running:
             return self.pair[0], self.pair[1]
         return lax.real(self.pair), lax.imag(self.pair)
 
-    # This uses lax, because it is traced for every record, and each operator of an array would be a jitted function of its own.
+    # This uses lax because it is traced for every record, and each operator of an array would be a jitted function of its own.
 
     def add(self, value: Array) -> _Running:
         high, low = self.parts()
@@ -106,7 +106,7 @@ class _Running:
         # place.
         step = lax.add(lax.div(lax.sub(lax.sub(value, high), low), number), low)
         new_high = lax.add(high, step)
-        # If it is no longer finite, the differences would turn inf into nan.
+        # If `new_high` is not finite, the differences below would turn inf into nan.
         finite = _is_finite(new_high)
         # Two large values of different signs: their difference overflows, their mean does not.
         apart = lax.add(high, lax.sub(lax.div(value, number), lax.div(high, number)))
@@ -117,7 +117,7 @@ class _Running:
     def value(self) -> Array:
         high, low = self.parts()
         mean = lax.add(high, low)
-        # The mean of nothing is 0 / 0. (A nan to choose from would alarm jax_debug_nans.)
+        # Without any values this is 0 / 0. (Selecting a nan constant would trip jax_debug_nans for all others.)
         one = lax.convert_element_type(lax.ne(self.count, np.int32(0)), mean.dtype)
         return lax.div(mean, lax.expand_dims(one, tuple(range(np.ndim(mean)))))
 
@@ -173,7 +173,7 @@ class _Std(_Builtin):
 
 
 class _Sum(_Builtin):
-    """Sums of floats keep what rounding takes away; half floats are summed, and returned, as float32."""
+    """Compensated sums: what rounding drops is kept and added later. Half floats are summed, and returned, as float32."""
 
     def init(self, aval: Any) -> tuple[Array, Array]:
         dtype = self._dtype(aval.dtype)
@@ -300,7 +300,7 @@ KEEP_ALL = Reduction((), keep=True, single=True)
 
 
 def resolve(how: Any, site: str | None = None) -> Reduction | None:
-    """What the user wrote, checked. None stays None: no choice was made."""
+    """Checks what the user passed as ``reduce``. None stays None: no choice was made."""
     if how is None or isinstance(how, Reduction):
         return how
     names = how if isinstance(how, (tuple, list)) else (how,)
@@ -331,7 +331,7 @@ def _at(site: str | None) -> str:
 
 
 def _known() -> str:
-    return f"known are {', '.join(map(repr, (*_REDUCERS, APPEND)))}, a lox.Reducer, or a tuple of them"
+    return f"use {', '.join(map(repr, (*_REDUCERS, APPEND)))}, a lox.Reducer, or a tuple of them"
 
 
 def check_reducible(key: str, dtype: Any, reduction: Reduction, site: str) -> None:

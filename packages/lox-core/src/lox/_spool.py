@@ -140,7 +140,7 @@ class Spooler(Collector):
             group = self.plan.groups[number]
             before = frame.state[number]
             after = _fold_pending(group, before, frame.rows)
-            # A carried value keeps its type, in shard_map also what it says about the devices it differs between.
+            # A carried value must keep its type. In shard_map, that includes the mesh axes along which it varies.
             frame.state[number] = jax.tree.map(sharding.vary_like, after, before) if varies else after
             settled.update(plan.key for plan in group.keys)
         for key in settled - self.plan.rows:
@@ -171,7 +171,7 @@ def _cast(array: Array, aval: Any) -> Array:
 
 
 def assemble(plan: Plan, frame: Frame) -> logdict:
-    """The logs of a finished run, keys in the order in which they are first recorded."""
+    """The logs of a finished program. Keys are in the order in which they were first recorded."""
     join = SharedJoin()
     stored = [(group, _from_store(group, frame.state[number])) for number, group in enumerate(plan.groups)]
     rows = [
@@ -192,7 +192,7 @@ def assemble(plan: Plan, frame: Frame) -> logdict:
 
 
 def _in_order(axes_of_keys: Iterable[tuple[str, ...]]) -> list[str]:
-    """All axes, so that each key has its own in the order in which it was logged with them: it is shown over the first."""
+    """All step axes, ordered so that each key keeps the order it was logged with: a key is shown over its first axis."""
     order: list[str] = []
     for axes in axes_of_keys:
         place = len(order)

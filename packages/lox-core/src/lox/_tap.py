@@ -31,7 +31,7 @@ from lox._types import Array
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The state that chains host calls, so that they are made in program order; stores have numbers from 0 on.
+# The number of the token that chains host calls in program order. Stores have numbers from 0.
 TOKEN = -1
 
 
@@ -221,7 +221,7 @@ class Tapper(Collector):
             store.flush(frame.state[number], self._stream(frame, mark, [], store.in_lanes)[0])
 
     def _stream(self, frame: Frame, mark: Mark, leaves: list[Array], in_lanes: bool) -> tuple[Stream, list[Array]]:
-        """Where records of a mark go from here."""
+        """The stream that delivers the records of a mark from this frame."""
         form = Form(tuple(self.options.prefix + key for key in mark.keys), mark.trees, mark.axes, in_lanes)
         handle, operands = self.handle, frame.env
         if frame.mesh:

@@ -10,4 +10,4 @@ Array: TypeAlias = jax.Array
 """An array or a tracer."""
 
 Alive: TypeAlias = jax.Array | Literal[True]
-"""Whether the program really is here, for each lane; True if nothing around it can decide otherwise."""
+"""Whether each lane really runs this part of the program; True if nothing around it could prevent that."""

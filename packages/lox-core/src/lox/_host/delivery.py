@@ -82,9 +82,10 @@ def call(fun: Callable[..., np.ndarray], operands: Any, result: jax.ShapeDtypeSt
 
 
 def pack_leaves(leaves: Sequence[Any], num_constant: int = 0) -> tuple[list[Array], Layout]:
-    """The first ``num_constant`` leaves are the same in every call: packed, they would be copied each time."""
+    """Pack the operands of a host call. The first ``num_constant`` leaves are the same in every call and stay unpacked: packing
+    would copy them each time."""
     arrays = [leaf if isinstance(leaf, jax.Array) else _as_jax_takes_it(leaf) for leaf in leaves]
-    # Eagerly there is nothing to gain from packing, and numpy need not go to the device and back.
+    # Outside a trace, packing gains nothing, and numpy arrays need not go to the device and back.
     apart = {id(array) for array in arrays[:num_constant]}
     limit = packing_for(arrays).host if compat.tracing_now() else 0
     layout = Layout.of(arrays, limit, apart)
@@ -107,7 +108,7 @@ def _as_jax_takes_it(leaf: Any) -> np.ndarray:
 def lane_splitter(
     lanes: tuple[int, ...], has_alive: bool
 ) -> Callable[[Sequence[np.ndarray]], tuple[np.ndarray, list[np.ndarray]]]:
-    """A function of the delivered arrays: which lanes are alive, and the other arrays for all lanes."""
+    """A function that splits the delivered arrays: which lanes are alive, and the other arrays for all lanes."""
     everyone = np.ones(lanes, bool)
     everyone.setflags(write=False)
 
@@ -125,7 +126,7 @@ def lane_splitter(
 
 @dataclasses.dataclass(frozen=True)
 class _Whole:
-    """Puts a pytree together again and hands it on."""
+    """Rebuilds a pytree and hands it on."""
 
     handle: Callable[[Delivery], None]
     tree: Any

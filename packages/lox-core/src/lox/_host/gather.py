@@ -19,9 +19,9 @@ from lox._logdict import logdict
 class DeviceGather:
     """Waits for the n-th delivery of every device of this host, and hands them on as one.
 
-    Used only where every device makes the same number of records, so that the n-th ones belong together. The values get
-    the mesh axes in front, behind the lane axes of a vmap. With several processes, a host sees its own devices: the mesh
-    axes then have the sizes of its part of the mesh.
+    Used only where every device makes the same number of records, so the n-th ones belong together. The mesh axes lead the
+    values, after the lane axes of a vmap. With several processes, a host sees only its own devices: the mesh axes then have
+    the sizes of its part of the mesh.
 
     Args:
       sizes: the sizes of the mesh axes.
@@ -42,7 +42,7 @@ class DeviceGather:
                 return
             places = sorted(self._waiting)
             together = [self._waiting[place].popleft() for place in places]
-            # Handed on before the next is put together, so that records stay in order.
+            # Hand it on before joining the next one, so that records stay in order.
             self._handle(_join(together, _shape_of(places, self.shape[0])))
 
 
@@ -87,10 +87,10 @@ def callers_here(devices: Any, axes: tuple[tuple[str, int], ...]) -> int:
     if jax.process_count() == 1:
         return total
     if devices is None:
-        # The devices are evenly spread over the processes, or JAX would not have such a mesh made.
+        # JAX only makes such a mesh if the devices are spread evenly over the processes.
         return max(total // jax.process_count(), 1)
     manual = {axis for axis, _ in axes}
-    # Along axes that are left to the compiler, the first device calls for all.
+    # Along axes that are left to the compiler, the first device calls for all of them.
     return sum(
         device.process_index == jax.process_index()
         and all(index == 0 for axis, index in zip(devices.axis_names, place, strict=True) if axis not in manual)

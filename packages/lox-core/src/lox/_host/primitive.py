@@ -1,8 +1,8 @@
 """``deliver_p``, the one primitive that leaves the device.
 
-It is ours, and not a JAX callback, for four reasons:
+lox has its own primitive instead of a JAX callback for four reasons:
 
-* all operands travel packed in one array, so that a call costs microseconds;
+* all operands travel packed in one array, so a call costs microseconds;
 * under ``vmap`` there is one call for all lanes, whatever their number: each lane axis stays a leading axis;
 * a call in which no lane is **alive** (took the branch, is still in the loop, passes ``where=``) is not made at all;
 * under ``grad`` and ``checkpoint`` it runs once.
@@ -25,7 +25,7 @@ from lox._types import Alive, Array
 
 
 class Target(Protocol):
-    """The host's side of a delivery. Equal for equal programs, so that a compiled one is found again."""
+    """The host's side of a delivery. Targets of equal programs are equal, so JAX finds the compiled program again."""
 
     def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[np.ndarray, ...]]:
         """A function of ``alive`` (if there is one) and the delivered arrays."""
@@ -68,8 +68,8 @@ def first_token() -> Array:
 _TOKEN = np.zeros((), np.uint8)
 
 # --- the primitive ---------------------------------------------------------------------------------------------------
-# operands: a token and `alive` if there are any, then the arrays. All but the token have len(lanes) leading axes, of
-# the lane's size or, where the operand does not vary over the lanes, of size 1.
+# operands: a token and `alive`, if there are any, then the arrays. All except the token have len(lanes) leading axes. An
+# axis has the size of the lane axis, or size 1 if the operand is the same in all its lanes.
 
 
 class HostEffect(compat.Effect):
@@ -92,7 +92,7 @@ def _deliver_impl(
     *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, results: Any, **_: Any
 ) -> list[Any]:
     token = list(operands[: int(has_token)])
-    # Under an eager jvp, an operand can be a Python number, which numpy would take for one of 64 bits.
+    # Under an eager jvp, an operand can be a Python number, which numpy would turn into a 64-bit one.
     arrays = [np.asarray(operand, jax.typeof(operand).dtype) for operand in operands[int(has_token) :]]
     if has_alive and not arrays[0].any() and not results:
         return token
@@ -117,7 +117,7 @@ def _deliver_batching(
         for operand, dim in zip(operands, dims, strict=True)
     ]
     if has_token:
-        # One call for all lanes needs one token; a slice of many depends on all of them.
+        # One call for all lanes needs one token. A slice of the batched token depends on all of them.
         moved[0] = moved[0][0]
     outs = deliver_p.bind(*moved, lanes=(axis_data.size, *lanes), has_token=has_token, ordered=ordered, **params)
     return outs, [None] * int(has_token) + [0] * (len(outs) - int(has_token))
@@ -132,21 +132,21 @@ def _deliver_lowering(ctx: Any, *operands: Any, has_token: bool, has_alive: bool
 def _deliver_if_any_alive(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
     token, (alive, *arrays) = list(operands[: int(has_token)]), operands[int(has_token) :]
     if alive.size == 1 and not params["results"]:
-        # Without lanes: it is alive if the call is made.
+        # Without lanes, `alive` only decides whether the call is made.
         operands, has_alive = (*token, *arrays), False
     call = functools.partial(host_call_p.bind, *operands, has_token=has_token, has_alive=has_alive, **params)
     return call() if params["results"] else jax.lax.cond(jnp.any(alive), call, lambda: token)
 
 
 def _deliver_always(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
-    """Without lanes the program is here, or it would not make the call."""
+    """Without lanes, a program that reaches the call is alive."""
     token, rest = operands[: int(has_token)], operands[int(has_token) + int(has_alive) :]
     return host_call_p.bind(*token, *rest, has_token=has_token, has_alive=False, **params)
 
 
 def _deliver_transpose(cotangents: Any, *operands: Any, has_token: bool, **params: Any) -> Any:
-    """A call with tangents in it is not made in reverse mode, which never computes them. One that only comes after such a
-    call is."""
+    """A call that sends tangents is not made in reverse mode, which never computes them. A call that only waits for the token
+    of such a call is made."""
     del cotangents
     if not any(map(compat.is_linear, operands[int(has_token) :])):
         token = [first_token()] if has_token else []
@@ -159,7 +159,7 @@ compat.define_transpose(deliver_p, _deliver_transpose)
 compat.define_jvp_binding_primals(deliver_p)
 lowering.define_lowering(deliver_p, _deliver_lowering)
 
-# The call itself, without the question whether any lane is alive.
+# The call itself, made without checking whether any lane is alive.
 host_call_p = compat.Primitive("lox_host_call")
 host_call_p.multiple_results = True
 host_call_p.def_effectful_abstract_eval(_deliver_abstract_eval)
@@ -188,18 +188,18 @@ def _host_call_lowering(
 def _once_along(
     automatic: tuple[str, ...], call: Callable[..., Any], outs: Sequence[Any], num_tokens: int, *operands: Array
 ) -> list[Array]:
-    """In a shard_map that leaves some mesh axes to the compiler: one call for all the devices along those, with the
-    whole values."""
+    """In a shard_map that leaves some mesh axes to the compiler: one call for all devices along those axes, with the whole
+    values."""
 
     def on_each(*operands: Array) -> list[Array]:
         nothing = [*operands[:num_tokens], *(jnp.zeros(out.shape, out.dtype) for out in outs)]
         is_first = jax.lax.axis_index(automatic) == 0
         returned = jax.lax.cond(is_first, lambda: list(call(*operands)), lambda: nothing)
-        # The others have zeros: the sum is what the host returned. A token is only there to be waited for.
+        # The other devices return zeros, so the sum is what the host returned. The value of a token does not matter.
         return [*returned[:num_tokens], *(jax.lax.psum(out, automatic) for out in returned[num_tokens:])]
 
     whole = jax.sharding.PartitionSpec()
-    # Without axis_names it is over all axes that are left. JAX 0.9 forgets those around it where they are named.
+    # Without axis_names it covers all remaining axes. If they are named, JAX 0.9 forgets the surrounding ones.
     everywhere = [jax.sharding.reshard(x, whole) if sharding.is_split(x) else x for x in operands]
     return jax.shard_map(on_each, in_specs=whole, out_specs=whole, check_vma=False)(*everywhere)
 

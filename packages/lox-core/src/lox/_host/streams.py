@@ -1,7 +1,7 @@
 """Records on their way from a mark to the host, one by one or gathered in a buffer on the device.
 
-The host's side is prepared once, when a program is compiled: what remains for each call is to look at the words that
-arrived as numbers and to make a logdict of them.
+The host's side is prepared once, when a program is compiled. Each call then only reads the words that arrived as numbers
+and makes a logdict of them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Form:
 
 
 def _own_rows(which: Any, count: Any, leaves: Sequence[Any], axis: int) -> tuple[list[Any], Any]:
-    """The rows that each lane made itself, first ones first, and how many those are; zeros behind them."""
+    """The rows that each lane made itself, in order, with zeros after them, and how many there are."""
     used = np.arange(which.shape[axis]) < np.expand_dims(count, axis)
     own = which & used.reshape(used.shape + (1,) * (which.ndim - used.ndim))
     order, number = np.argsort(~own, axis, kind="stable"), own.sum(axis, dtype=np.int32)
@@ -87,12 +87,12 @@ def _own_rows(which: Any, count: Any, leaves: Sequence[Any], axis: int) -> tuple
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PerRecord:
-    """Hands each lane's records to a callback, in lane order. Equal only where the callback is the same one."""
+    """Hands each lane's records to a callback, in lane order. Two are equal if they have the same callback."""
 
     callback: Callable[[logdict], Any]
 
     def _identity(self) -> Any:
-        # A method is a new object each time it is looked up; two are equal if their objects are the same.
+        # A method is a new object each time it is looked up. Two are equal if their objects are the same.
         is_method = isinstance(self.callback, (types.MethodType, types.BuiltinMethodType))
         return self.callback if is_method else id(self.callback)
 
@@ -108,7 +108,7 @@ class PerRecord:
 
 
 def _for_callback(handle: Any, form: Form, layout: Layout, operand_tree: Any) -> bool:
-    """Numbers of four bytes and nothing else, for a plain callback: the case that must take a few microseconds."""
+    """Whether a plain callback gets nothing but four-byte numbers: the case that must take only a few microseconds."""
     return (
         isinstance(handle, PerRecord)
         and not operand_tree.num_leaves
@@ -168,7 +168,7 @@ class RecordTarget:
             callback(logs)
             return ()
 
-        # A single number is not packed: it comes as it is.
+        # A single number is not packed.
         return run if all(self.layout.packed) else lambda value: run(value.reshape(1))
 
 
@@ -243,7 +243,7 @@ class Stream:
         return after[0] if after else None
 
     def send_rows(self, ring: RingStore, count: Array | None, buffers: Sequence[Array], due: Array) -> None:
-        """Send a buffer with ``count`` rows in use; None: all."""
+        """Send a buffer with ``count`` rows in use, or None if all are."""
         operands, tree = jax.tree.flatten(self.operands)
         arrays, layout = pack_leaves([*operands, *([] if count is None else [count])], len(operands))
         target = RowsTarget(self.handle, self.form, ring, layout, tree, full=count is None)

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from lox._html.table import LINE, Markup, attribute
 
 Floats = npt.NDArray[np.float64]
-_POINTS = 75  # of a small curve, at most
+_POINTS = 75  # at most, in a small curve
 
 
 class Curve(NamedTuple):
-    """Numbers over steps. What is not finite is a gap."""
+    """Numbers over steps. Numbers that are not finite are gaps."""
 
     steps: Floats
     center: Floats
@@ -63,7 +63,7 @@ def over_lanes(steps: Floats, values: Floats) -> Curve:
 
 
 def thinned(curve: Curve, most: int = _POINTS) -> Curve:
-    """The same course with few points. Each is the mean of its share, and the band has all of it: no peak is lost."""
+    """The same curve with fewer points. Each is the mean of a group of points whose range the band covers: no peak is lost."""
     if len(curve.steps) <= most:
         return curve
     edges = np.linspace(0, len(curve.steps), most + 1).astype(int)
@@ -77,7 +77,7 @@ def thinned(curve: Curve, most: int = _POINTS) -> Curve:
 
 
 def sparkline(curve: Curve, label: str = "", width: int = 150, height: int = 26, points: int = _POINTS) -> Markup:
-    """A small picture without axes; nothing where there is nothing to draw."""
+    """A small picture without axes; empty if there is nothing to draw."""
     small = thinned(curve, points)
     frame = frame_of([small], 2, 3, width - 4, height - 6)
     if frame is None or len(small.steps) < 2:
@@ -86,7 +86,7 @@ def sparkline(curve: Curve, label: str = "", width: int = 150, height: int = 26,
 
 
 def frame_of(curves: list[Curve], left: float, top: float, width: float, height: float) -> Frame | None:
-    """A frame that holds all that is finite of the curves; None if nothing is."""
+    """A frame that holds all finite points of the curves; None if there are none."""
     values = np.concatenate([part for curve in curves for part in (curve.center, curve.low, curve.high)])
     finite = values[np.isfinite(values)]
     steps = np.concatenate([curve.steps for curve in curves])
@@ -102,7 +102,7 @@ def shapes(curve: Curve, frame: Frame, colour: str) -> str:
     band = line_path = ""
     for part in _stretches(np.isfinite(curve.center)):
         line_path += _path(x[part], frame.y(curve.center[part]))
-        # A band that is a line cannot be seen.
+        # A band of no height would be invisible.
         if (curve.high[part] > curve.low[part]).any():
             there = np.concatenate([x[part], x[part][::-1]])
             edges = np.concatenate([frame.y(curve.high[part]), frame.y(curve.low[part])[::-1]])
@@ -123,18 +123,18 @@ def picture(inside: str, width: float, height: float, label: str = "") -> Markup
 
 def _path(x: Floats, y: Floats) -> str:
     points = [f"{a:.1f},{b:.1f}".replace(".0", "") for a, b in zip(x, y, strict=True)]
-    # A single point is a line of no length, which round ends make a dot.
+    # A single point is a line of length 0. Its round ends make it a dot.
     return f"M{points[0]}L{' '.join(points[1:] or points)}"
 
 
 def _stretches(there: npt.NDArray[np.bool_]) -> list[slice]:
-    """Where a line is drawn without lifting the pen."""
+    """The stretches without gaps, each drawn as one line."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], there, [False]]).astype(np.int8)))
     return [slice(a, b) for a, b in edges.reshape(-1, 2).tolist()]
 
 
 def _share(numbers: Floats, low: float, high: float) -> Floats:
-    # Halved, since the distance of two floats may be more than a float holds.
+    # Halved, because the difference of two large floats can overflow.
     distance = high / 2 - low / 2
     return (numbers / 2 - low / 2) / distance if distance else np.full(len(numbers), 0.5)
 

@@ -16,7 +16,7 @@ def short(number: float) -> str:
 
 
 def whole(step: float) -> str:
-    """A step: in full where it is a whole number."""
+    """A step, in full if it is a whole number."""
     return str(int(step)) if math.isfinite(step) and step == int(step) and abs(step) < 1e15 else short(step)
 
 
@@ -26,19 +26,19 @@ def span(low: float, high: float) -> str:
 
 
 def mean(numbers: npt.NDArray[np.float64]) -> float:
-    """The mean of finite numbers, without an overflow of their sum; nan where there are none."""
+    """The mean of finite numbers, computed without overflow; nan if there are none."""
     largest = np.abs(numbers).max(initial=0.0)
     return float((numbers / largest).mean() * largest) if largest else 0.0 if len(numbers) else math.nan
 
 
 def deviation(numbers: npt.NDArray[np.float64]) -> float:
-    """The standard deviation of finite numbers, likewise."""
+    """The standard deviation of finite numbers, computed without overflow."""
     largest = np.abs(numbers).max(initial=0.0)
     return float((numbers / largest).std() * largest) if largest else 0.0 if len(numbers) else math.nan
 
 
 def spread(ends: npt.NDArray[np.float64]) -> str:
-    """``0.5 ± 0.1``: mean and standard deviation of those that are finite; of one number, itself."""
+    """``0.5 ± 0.1``: mean and standard deviation of the finite numbers; a single number is shown as it is."""
     finite = ends[np.isfinite(ends)]
     if len(ends) == 1 or not len(finite):
         return short(float(ends[-1]))

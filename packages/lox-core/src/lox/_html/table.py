@@ -1,7 +1,7 @@
 """Tables as HTML.
 
-They have to look right on light and dark pages, and a page does not tell which it is: so text takes the colour of what is around
-it, lines and shades are translucent, and the few colours can be read on both.
+They have to look right on light and dark pages without knowing which one they are on. So text inherits its colour, lines and
+shades are translucent, and the few other colours are readable on both.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 LINE = "#3b8eea"
 """The colour of curves and bars."""
-_LONGEST = 48  # characters of a text, at most
+_LONGEST = 48  # characters of a text that are shown, at most
 _LONGEST_HINT = 400
-# Notebooks have styles for tables of their own, and these must be stronger: hence the repeated class.
+# Notebooks style tables too. The repeated class makes these rules win.
 _STYLE = """
 .lox.lox{font-size:13px;line-height:1.45;overflow-x:auto;color:inherit}
 .lox.lox table{border-collapse:collapse;border:0;margin:4px 0 2px;font-size:inherit;color:inherit;background:none;\
@@ -44,7 +44,7 @@ class Cell(NamedTuple):
 
 
 def text(value: str, most: int = _LONGEST) -> Markup:
-    """Escaped text; of a long one the two ends, and the rest where the mouse points."""
+    """Escaped text. A long one is shortened to its two ends, with the whole text in a tooltip."""
     if isinstance(value, Markup):
         return value
     shown = value if len(value) <= most else f"{value[: most // 3]}…{value[most // 3 + 1 - most :]}"
@@ -80,12 +80,12 @@ def block(*parts: str) -> str:
 
 
 def title(name: str, *notes: str) -> Markup:
-    """A bold name, and what else there is to know."""
+    """A bold name, followed by notes."""
     return Markup(f"<div><b>{text(name)}</b> {dim(' · '.join(filter(None, notes)))}</div>")
 
 
 def more(number: int, what: str) -> str:
-    """Says what was left out: ``and 7 more keys``. Nothing where nothing was."""
+    """``and 7 more keys``, or nothing if nothing was left out."""
     return Markup(f'<div class="d">and {number} more {text(what)}</div>') if number > 0 else Markup("")
 
 
@@ -99,5 +99,5 @@ def _cell(cell: str | Cell, tag: str = "td") -> str:
 
 
 def _visible(value: str) -> str:
-    """Without characters that are not seen, or that turn the text around them."""
+    """The text without invisible characters and without those that change its direction."""
     return value if value.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in value)

@@ -35,7 +35,12 @@ def number_labels(labels: Sequence[L]) -> list[tuple[L, int]]:
 
 
 def in_order(rows: Iterable[tuple[Any, int]], labels: Iterable[Sequence[Any]]) -> list[tuple[Any, int]]:
-    """Sorts rows, given as they first appear, into their order. labels: those of each key."""
+    """Sorts rows.
+
+    Args:
+      rows: in the order in which they first appear.
+      labels: the labels of each key.
+    """
     rise = all(a <= b for mine in labels for a, b in itertools.pairwise(mine))
     return sorted(rows) if rise else list(rows)
 
@@ -43,7 +48,8 @@ def in_order(rows: Iterable[tuple[Any, int]], labels: Iterable[Sequence[Any]]) -
 def merge_labels(labels: Sequence[Ints]) -> tuple[Ints, list[npt.NDArray[np.intp]]]:
     """Returns the labels of all rows, and for each key the row of each record.
 
-    labels: for each key an array with a line of integers, the label, for each record.
+    Args:
+      labels: for each key, an array with a line of integers (the label) for each record.
     """
     numbered = np.concatenate([np.column_stack([mine, _number_lines(mine)]) for mine in labels])
     merged, first, place = np.unique(numbered, axis=0, return_index=True, return_inverse=True)
@@ -56,8 +62,12 @@ def merge_labels(labels: Sequence[Ints]) -> tuple[Ints, list[npt.NDArray[np.intp
 
 
 def merge_steps(steps: Sequence[Sequence[npt.NDArray[Any]]], records: Sequence[int]) -> list[npt.NDArray[np.intp]]:
-    """Returns for each key the row of each record. steps: for each key its steps along the same axes, of any dtype. records:
-    for each key the number of its records."""
+    """Returns for each key the row of each record.
+
+    Args:
+      steps: for each key, its steps along the same axes, of any dtype.
+      records: for each key, the number of its records.
+    """
     codes = [_codes(along_axis) for along_axis in zip(*steps, strict=True)]
     if not codes:  # no steps: the rows are numbered
         codes = [[np.zeros(number, np.int64) for number in records]]
@@ -65,7 +75,7 @@ def merge_steps(steps: Sequence[Sequence[npt.NDArray[Any]]], records: Sequence[i
 
 
 def _codes(columns: Sequence[npt.NDArray[Any]]) -> list[Ints]:
-    """The numbers as integers of the same order: equal for equal numbers. A nan equals itself."""
+    """The numbers as integers in the same order. Equal numbers have equal integers, and a nan equals itself."""
     codes = np.unique(np.concatenate(columns), return_inverse=True)[1].reshape(-1)
     return np.split(codes.astype(np.int64), np.cumsum([len(column) for column in columns])[:-1])
 

@@ -1,4 +1,4 @@
-"""Leaves of logs as numpy, and arrays that are mapped once."""
+"""Leaves of logs as numpy, and a memo that maps each array once."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 
 
 def to_numpy(leaf: Any) -> Any:
-    """The array on the host; of PRNG keys, their words."""
+    """The array on the host. PRNG keys become their words."""
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return np.asarray(jax.random.key_data(leaf))
     return np.asarray(leaf)
 
 
 def to_plain(leaf: Any) -> Any:
-    """A Python number, or an array where there are several."""
+    """A Python number, or an array if there are several numbers."""
     array = to_numpy(leaf)
     return array.item() if array.ndim == 0 else array
 
 
 class Memo:
-    """Maps an array once, so keys that shared a step array still share it."""
+    """Maps each array once, so keys that shared a step array still share it."""
 
     def __init__(self) -> None:
         self._seen: dict[Any, tuple[Any, Any]] = {}
@@ -32,6 +32,6 @@ class Memo:
     def __call__(self, label: Any, array: Any, compute: Callable[[], Any]) -> Any:
         found = self._seen.get((label, id(array)))
         if found is None:
-            # The array is kept alive with its image, so its id is not reused meanwhile.
+            # The array is kept alive with its result, so its id is not reused meanwhile.
             found = self._seen[label, id(array)] = (array, compute())
         return found[1]

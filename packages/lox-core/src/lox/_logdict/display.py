@@ -46,7 +46,7 @@ def short_type(dtype: Any, shape: tuple[int, ...]) -> str:
 
 
 def _range(array: np.ndarray) -> str:
-    """`` 0.1 to 7.5``, leaving nan out; empty if there is no order."""
+    """``(0.1 to 7.5)``, without nans; empty for complex numbers, which have no order."""
     if array.dtype.kind == "c":
         return ""
     finite = array[~np.isnan(array)] if array.dtype.kind not in "biu" else array

@@ -1,4 +1,4 @@
-"""Logs as a table of pandas: one row for each record, built column by column."""
+"""Logs as a pandas DataFrame: one row for each record, built column by column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_frame(pandas: Any, logs: logdict, lanes: int | None) -> Any:
-    """The rows of ``logs.rows()``, and of logs with lanes those of each lane, in order."""
+    """The rows of ``logs.rows()``. Logs with lanes have those of each lane, one lane after the other."""
     axes = lane_axes(logs, "to_pandas") if lanes is None else lanes
     if not axes:
         return _one_lane(pandas, logs)
@@ -46,7 +46,7 @@ def _one_lane(pandas: Any, logs: logdict) -> Any:
 
 
 def _of_axes(pandas: Any, table: logdict, axes: tuple[str, ...], keys: list[str]) -> Any:
-    """Keys with the same step axes: those of equal steps share a row."""
+    """The rows of keys with the same step axes. Records with equal steps share a row."""
     if axes and _share_steps(table, axes, keys):
         columns = {axis: _column(table._steps[axis][keys[0]]) for axis in axes}
         return pandas.DataFrame(columns | {name: leaf for key in keys for name, leaf in _leaves(key, table[key])})
@@ -58,7 +58,7 @@ def _of_axes(pandas: Any, table: logdict, axes: tuple[str, ...], keys: list[str]
     for key, mine in zip(keys, places, strict=True):
         for name, leaf in _leaves(key, table[key]):
             series = pandas.Series(leaf, index=mine)
-            # Reindexing makes floats of integers, so it is done only where rows are missing.
+            # Reindexing turns integers into floats, so it is done only if rows are missing.
             frame[name] = series if np.array_equal(mine, rows) else series.reindex(rows)
     return frame
 

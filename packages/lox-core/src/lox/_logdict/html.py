@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 _MOST_ROWS = 40
 _MOST_AXES = 3
-_MOST_ELEMENTS = 6  # of an array that is shown in full
-# A larger array would take seconds to copy from the device and to add up. It is shown by its type.
+_MOST_ELEMENTS = 6  # the largest array that is shown in full
+# A larger array would take seconds to copy from the device and to add up. Only its type is shown.
 _LARGEST = 1 << 24
 _COLUMNS = ("key", "records", Cell("steps", "t"), "last", "mean", "min", "max", "")
 
@@ -40,11 +40,11 @@ class Row(NamedTuple):
     low: str = ""
     high: str = ""
     wrong: str = ""
-    """How many elements are not finite, where some are not."""
+    """How many elements are not finite; empty if all are."""
     curve: Curve | None = None
     lanes: int = 1
     element: tuple[int, ...] = ()
-    """The shape of one value. Of an array, ``last``, ``mean`` and the curve are about its mean."""
+    """The shape of one value. For an array, ``last``, ``mean`` and the curve show its mean."""
 
 
 class _Leaf(NamedTuple):
@@ -58,7 +58,7 @@ class _Records(NamedTuple):
 
     values: npt.NDArray[Any]
     used: npt.NDArray[np.bool_]
-    """For each lane, which records are there."""
+    """For each lane, which rows are in use."""
 
 
 def show_logs(logs: logdict) -> str:
@@ -99,7 +99,7 @@ def _leaves(logs: logdict) -> Iterator[_Leaf]:
 
 
 def _row(logs: logdict, leaf: _Leaf) -> Row:
-    """What is known of a leaf. Tracers, PRNG keys and what another machine holds have a type, and no more."""
+    """What is known about a leaf. For tracers, PRNG keys and arrays on other machines, that is only the type."""
     array, count = _on_host(leaf.value), _on_host(logs.counts.get(leaf.key, 1))
     steps = {axis: _on_host(step) for axis, step in logs._steps_of(leaf.key).items()}
     if array is None or count is None or any(step is None for step in steps.values()):
@@ -132,7 +132,7 @@ def _with_statistics(row: Row, records: _Records, numbers: npt.NDArray[Any], ste
 
 
 def _centers(numbers: npt.NDArray[Any]) -> Floats:
-    """One number for each record: of an array, its mean."""
+    """One number for each record: for an array, its mean."""
     if numbers.ndim == 2:
         return numbers.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -152,7 +152,7 @@ def _records(logs: logdict, key: str, array: npt.NDArray[Any], count: npt.NDArra
 
 
 def _on_host(value: Any) -> npt.NDArray[Any] | None:
-    """The value as numpy; None where it is not known, has no numbers or is too large."""
+    """The value as numpy; None if it is not known, has no numbers or is too large."""
     if isinstance(value, jax.Array):
         if isinstance(value, jax.core.Tracer) or jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
             return None
@@ -166,12 +166,12 @@ def _on_host(value: Any) -> npt.NDArray[Any] | None:
 
 
 def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """What can be added up and compared: of complex numbers the magnitude; None for text and dates."""
+    """Values that can be added and compared. Complex numbers become their magnitudes; None for text and dates."""
     if values.dtype.kind in "biuf":
         return values
     if values.dtype.kind == "c":
         return np.abs(values)
-    if values.dtype.kind == "V" and values.dtype.type is not np.void:  # bfloat16 and its like
+    if values.dtype.kind == "V" and values.dtype.type is not np.void:  # bfloat16 and similar types
         return values.astype(np.float32)
     return None
 
@@ -181,7 +181,7 @@ def _curve(centers: Floats, used: npt.NDArray[np.bool_], steps: dict[str, Any]) 
     if values.shape[1] < 2:
         return None
     x = _common_steps(steps, used)
-    if not (np.isfinite(x).all() and (np.diff(x) >= 0).all()):  # some go backwards, or nowhere
+    if not (np.isfinite(x).all() and (np.diff(x) >= 0).all()):  # some steps go back, or are not finite
         order = np.argsort(x, kind="stable")
         order = order[np.isfinite(x[order])]
         x, values = x[order], values[:, order]

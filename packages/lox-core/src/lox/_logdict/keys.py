@@ -1,4 +1,4 @@
-"""Keys that are looked up in logs: what is close to a missing one, and what a predicate over keys takes."""
+"""Looking up keys in logs: the message for a missing key, and what the predicate of ``filter`` takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which axes of logs are lanes. Under ``vmap`` they come first; nothing but the layout tells how many there are."""
+"""Which axes of logs are lanes. Under ``vmap`` they come first, and only the layout shows how many there are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lane_axes(logs: logdict, method: str) -> int:
 
 
 def lane_axes_of(logs: logdict, key: str) -> int | None:
-    """None if nothing shows it."""
+    """How many axes of lanes a key has; None if nothing shows it."""
     count, steps = logs._counts[key], [np.asarray(step) for step in logs._steps_of(key).values()]
     if np.ndim(count):
         return int(np.ndim(count))
@@ -42,7 +42,7 @@ def lane_axes_of(logs: logdict, key: str) -> int | None:
     if not steps:
         return None
     step = min(steps, key=lambda step: step.ndim)
-    # Devices of a shard_map come behind the records, lanes before them; the steps of a loop differ by record.
+    # The devices of a shard_map come after the record axis, lanes before it. The steps of a loop differ between records.
     return 0 if step.ndim == 1 or (step == step[:, :1]).all() else step.ndim - 1
 
 

@@ -7,8 +7,8 @@ A logdict is a dict of ``key -> value`` that also knows, for every key,
 * whether it is **stacked**: the records lie along axis 0 of the values. A key that is not stacked holds one
   record, without that axis.
 
-It is a pytree. Step arrays that several keys share are one leaf, so that a record with sixty values carries its step
-once. Under ``vmap`` the lane axis comes before the record axis; the methods below work on the logs of one lane, so map
+It is a pytree. Step arrays that several keys share are one leaf, so a record with sixty values carries its step only
+once. Under ``vmap`` the lane axis comes before the record axis. The methods below work on the logs of one lane, so map
 them with ``jax.vmap`` too.
 """
 
@@ -91,7 +91,7 @@ class logdict(dict[str, Any]):
 
     @property
     def counts(self) -> dict[str, Any]:
-        """How many records each key had in all, those that a bound dropped included."""
+        """How many records each key had in all, including those that a bound dropped."""
         return self._counts
 
     @property
@@ -100,7 +100,7 @@ class logdict(dict[str, Any]):
         return self._stacked
 
     def __getattr__(self, name: str) -> dict[str, Any]:
-        if name.startswith("_"):  # also before there are steps: while it is unpickled
+        if name.startswith("_"):  # also asked for while unpickling, before there are steps
             raise AttributeError(f"logdict has no attribute {name!r}")
         if name in self._steps:
             return self._steps[name]
@@ -115,7 +115,7 @@ class logdict(dict[str, Any]):
         return int(np.shape(jax.tree.leaves(self[key])[0])[0])
 
     def _check_one_lane(self, what: str) -> None:
-        """Under ``vmap`` the lane axis comes first: what is said about records would be done to lanes."""
+        """Refuse logs of several lanes: their lane axis comes first, and would be mistaken for the record axis."""
         for key in self._stacked:
             count, shape = self._counts[key], np.shape(jax.tree.leaves(self[key])[0])
             lanes = np.ndim(count) > 0 or (
@@ -227,7 +227,7 @@ class logdict(dict[str, Any]):
     # --- combining -----------------------------------------------------------------------------------------------
 
     def __or__(self, other: Mapping[str, Any]) -> logdict:  # type: ignore[override]
-        """Both; where a key is in both, the right one wins, with its steps and count."""
+        """The keys of both. If a key is in both, the right one wins, with its steps and count."""
         right = other if isinstance(other, logdict) else logdict(other)
         left = self.filter(lambda key: key not in right)
         merged = logdict._of_disjoint([left, right])
@@ -239,7 +239,7 @@ class logdict(dict[str, Any]):
 
     @staticmethod
     def _of_disjoint(parts: list[logdict]) -> logdict:
-        """All of them; no key is in two."""
+        """Joins logs that have no key in common."""
         whole = logdict()
         for part in parts:
             dict.update(whole, part)
@@ -318,10 +318,13 @@ class logdict(dict[str, Any]):
         return {key: jax.tree.map(to_plain, value) for key, value in self.trim().items()}
 
     def to_pandas(self, lanes: int | None = None) -> Any:
-        """One row per record, one column per step axis and key; nested values have one for each leaf, ``key/leaf``. Logs of
-        several lanes, as from ``vmap(spool(f))``, have the rows of each lane and a column ``lane``. Needs pandas.
+        """A DataFrame with a row for each record and a column for each step axis and key. Needs pandas.
 
-        lanes: how many leading axes are lanes. Logs without steps do not show it, so pass it for those.
+        Nested values have a column for each leaf, ``key/leaf``. Logs of several lanes, as from ``vmap(spool(f))``, have the
+        rows of each lane and a column ``lane``.
+
+        Args:
+          lanes: how many leading axes are lanes. Logs without steps do not show it, so pass it for those.
         """
         try:
             import pandas
@@ -341,17 +344,18 @@ class logdict(dict[str, Any]):
         log: bool = False,
         lanes: int | None = None,
     ) -> Any:
-        """A ``matplotlib.figure.Figure`` with axes for each key, as ``lox plot`` draws them: several lanes, as from
-        ``vmap(spool(f))``, are one curve with a band. Needs lox-loggers and matplotlib.
+        """A ``matplotlib.figure.Figure`` with a plot for each key, as ``lox plot`` draws it. Needs lox-loggers and matplotlib.
+
+        Several lanes, as from ``vmap(spool(f))``, are one curve with a band.
 
         Args:
           keys: only these keys; patterns such as ``"train/*"`` work.
           axis: the step axis to draw over; by default the first one that a key has.
           center: ``"mean"``, ``"median"``, or ``"iqm"``, the mean of the middle half.
           band: ``"std"``, ``"ci95"``, the bootstrap interval of the center, ``"minmax"``, or ``"quartiles"``.
-          each: a line for each lane instead.
-          smooth: the weight of the records before, from 0 to below 1, as in TensorBoard.
-          log: a logarithmic y axis.
+          each: draw a line for each lane instead.
+          smooth: the weight of earlier records, from 0 to below 1, as in TensorBoard.
+          log: use a logarithmic y axis.
           lanes: how many leading axes are lanes. Logs without steps do not show it, so pass it for those.
         """
         try:

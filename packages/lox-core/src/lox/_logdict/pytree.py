@@ -20,8 +20,8 @@ _new, _update = dict.__new__, dict.update
 class _Structure(tuple[Any, ...]):
     """The aux data: keys, {axis: {key: which step array}}, counts or which of the arrays they are, stacked keys, bounds.
 
-    A tuple, so that JAX compares and hashes it fast; what every call of a compiled program needs to make its logs is
-    prepared beside it, once.
+    It is a tuple, which JAX compares and hashes fast. What each call of a compiled program needs to make its logs is prepared
+    once and kept with it.
     """
 
     kind: ClassVar[type[logdict]]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def concatenate(first: logdict, second: logdict) -> logdict:
-    """The records of ``first``, then those of ``second``; keys of one side alone stay as they are."""
+    """The records of ``first``, then those of ``second``. Keys that only one of them has stay as they are."""
     memo: dict[Any, Any] = {}
     parts = [first.filter(lambda key: key not in second), second.filter(lambda key: key not in first)]
     parts += [_join_key(key, first, second, memo) for key in first if key in second]

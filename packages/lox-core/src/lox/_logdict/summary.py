@@ -1,7 +1,7 @@
-"""Values that stand for many numbers, as the few that a table or a line has room for.
+"""Summaries: a few numbers for a value that stands for many, to fit into a table or a line.
 
-A class says so with ``__lox_summary__()``, which returns a mapping of arrays of the same records, as
-``lox.loggers.Histogram`` does.
+A class defines its summary with ``__lox_summary__()``, which returns a mapping to arrays with the same records.
+``lox.loggers.Histogram`` has one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def summarized(value: Any) -> Any:
-    """The same value, with the summary of each part of it that has one, and whose numbers are known here."""
+    """The same value, with each part that has a summary replaced by it, if its numbers are known here."""
     if isinstance(value, np.ndarray | jax.Array):
         return value
     if not any(map(_can_be_summed_up, jax.tree_util.tree_leaves(value, is_leaf=has_summary))):
@@ -32,7 +32,7 @@ def _can_be_summed_up(part: Any) -> bool:
 
 
 def _is_known(leaf: Any) -> bool:
-    """Not while a program is traced, nor where other processes have a part of it."""
+    """False while a program is traced, and if other processes have a part of it."""
     if isinstance(leaf, jax.core.Tracer):
         return False
     return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated

@@ -17,7 +17,7 @@ import jax
 # True while a transformation traces the function that it was given.
 marking = jax.make_user_context(default_value=None)
 
-# What `lox.nolog(f, argnames=..., tags=...)` takes out: functions of a mark and a key, each of which drops what it holds for.
+# What `lox.nolog(f, argnames=..., tags=...)` takes out: functions of a mark and a key that are true for what is dropped.
 muting = jax.make_user_context(default_value=())
 
 
@@ -39,7 +39,7 @@ class Mark:
     masked: bool
 
     def pick(self, keys: tuple[str, ...]) -> Mark:
-        """The same call with some of its keys only."""
+        """The same call with only some of its keys."""
         if keys == self.keys:
             return self
         trees = tuple(tree for key, tree in zip(self.keys, self.trees, strict=True) if key in keys)
@@ -47,7 +47,7 @@ class Mark:
 
 
 def unmuted(mark: Mark, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the keys of a mark that no ``lox.nolog`` around takes out."""
+    """The keys of a mark that no surrounding ``lox.nolog`` takes out."""
     muted = muting.value
     return tuple(key for key in keys if not any(drops(mark, key) for drops in muted)) if muted else keys
 

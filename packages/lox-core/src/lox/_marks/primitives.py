@@ -67,7 +67,7 @@ def _log_batching(axis_data: Any, operands: Any, dims: Any, *, mark: Mark) -> An
     moved = [compat.move_to_front(axis_data, operand, dim) for operand, dim in zip(operands, dims, strict=True)]
     if mark.masked:
         _check_where_unbatched(mark, operands[0], dims[0])
-        # A condition of one lane has no axes; one that a loop knows for all its lanes leads with theirs, as values do.
+        # A condition for one lane has no axes. One that a loop keeps for all its lanes leads with the lane axes, as values do.
         moved[0] = moved[0] if operands[0].ndim else operands[0]
     log_p.bind(*moved, mark=mark)
     return [], []
@@ -133,7 +133,7 @@ compat.define_transpose(watch_p, _watch_transpose)
 
 
 # --- detach_p: the identity of several arrays, without their tangents ------------------------------------------------
-# ``jax.lax.stop_gradient`` is an equation for each array: for programs with many logs, a tenth of their tracing.
+# ``jax.lax.stop_gradient`` adds an equation for each array: a tenth of the tracing time of programs with many logs.
 
 detach_p = compat.Primitive("lox_detach")
 detach_p.multiple_results = True
@@ -145,7 +145,7 @@ lowering.define_lowering(detach_p, lambda ctx, *arrays: list(arrays))
 
 
 def detach(arrays: Sequence[Any]) -> list[Any]:
-    """The arrays without their tangents. Constants and whole numbers have none."""
+    """The arrays without their tangents. Constants and integers have none."""
     attached = [i for i, array in enumerate(arrays) if _may_have_tangents(array)]
     detached = list(arrays)
     if attached:

@@ -1,6 +1,6 @@
 """Several records in one call of ``lox.log``: those of lanes, and those that ``lox.spool`` has collected.
 
-They are marked in a loop over the rows. So all that holds for marks in a loop holds for them, under every transformation.
+They are marked in a loop over the rows, so they behave like any marks in a loop, under every transformation.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Batch:
     """Records of the same keys and step axes.
 
     Args:
-      rows: how many there are, along axis 0 of the values; None: one, without that axis.
-      where: the condition of all rows, or one for each of them, or None.
-      steps: of each axis, the step of all rows, or one for each of them.
+      rows: how many there are, along axis 0 of the values; None for one record without that axis.
+      where: one condition for all rows, one for each row, or None.
+      steps: for each axis, one step for all rows, or one for each row.
     """
 
     values: dict[str, Any]
@@ -91,7 +91,7 @@ def _collected(logs: logdict, keys: list[str], where: Any, steps: Mapping[str, A
     values, count = {key: logs[key] for key in keys}, logs.counts[keys[0]]
     own = {axis: by_key[keys[0]] for axis, by_key in logs.steps.items() if keys[0] in by_key}
     rows = _rows(logs, keys, site)
-    if type(count) is not int:  # rows that are not used come last; a reduction may be one of no records
+    if type(count) is not int:  # unused rows come last, and a reduction can be that of no records
         used = (0 if rows is None else jnp.arange(rows)) < jnp.asarray(count)
         where = used if where is None else jnp.logical_and(where, used)
     return Batch(values, rows, where, own | dict(steps))

@@ -18,14 +18,14 @@ MAX_PACKED_ELEMENTS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Packing:
-    """Up to how many elements a leaf may have to be packed; 0 packs nothing.
+    """The most elements that a leaf may have to be packed, in each place; 0 packs nothing.
 
     Attributes:
-      rows: in what a loop returns for each iteration, and in the rings that it carries.
-      folds: in what reducers fold: leaves of one dtype become one vector.
-      host: in an operand of a host call.
+      rows: for what a loop returns in each iteration, and for the rings that it carries.
+      folds: for what reducers fold: leaves of one dtype become one vector.
+      host: for the operands of a host call.
       fused: a loop body of scalar code returns up to this many leaves unpacked.
-      turned: whether rows are turned into columns as a whole before they are taken apart. That is a copy of all of them.
+      turned: whether all rows are transposed into columns before they are unpacked, which copies them.
     """
 
     rows: int = MAX_PACKED_ELEMENTS
@@ -35,7 +35,7 @@ class Packing:
     turned: bool = False
 
     def where_values_may_be_split(self) -> Packing:
-        """The compiler may have split whatever has more than one element: to join the parts would be to gather them."""
+        """Packs only scalars: the compiler may have split larger values between devices, and packing would gather the parts."""
         few = {name: min(getattr(self, name), 1) for name in ("rows", "folds", "host")}
         return dataclasses.replace(self, **few)
 
@@ -43,20 +43,19 @@ class Packing:
 NO_PACKING = Packing(0, 0, 0)
 
 _PACKING = {
-    # XLA's CPU compiler makes a kernel for each output of a loop body: 8 scalars unpacked take four times as long. A body
-    # of scalar code is one kernel, which writes a few outputs as cheaply as one. Rows are taken apart faster if they are
-    # columns first.
+    # XLA's CPU compiler makes a kernel for each output of a loop body: 8 unpacked scalars take four times as long. A body
+    # of scalar code is one kernel, which writes a few outputs as cheaply as one. Unpacking is faster from columns.
     "cpu": Packing(fused=12, turned=True),
     # A fusion writes any number of outputs at no cost, and a row of more than 16 words is padded to 128: packed, 64
     # scalars take three times as long.
     "tpu": Packing(rows=0, folds=0),
 }
-# Each output is a kernel, in scalar code too.
+# GPUs: each output is a kernel, even in scalar code.
 _ELSEWHERE = Packing()
 
 
 def packing_for(arrays: Iterable[Any]) -> Packing:
-    """What fits the platform that a program of these arrays, or of their types, is for."""
+    """The packing for the platform that a program with these arguments, or types of arguments, will run on."""
     mesh = sharding.mesh_of(arrays)
     platform = sharding.platform_of(mesh)
     packing = _PACKING.get(platform, _ELSEWHERE)

@@ -1,7 +1,7 @@
 """Records on their way out of a traced function body.
 
 ``Rows`` holds, for each key, the records so far as chunks: single records, or stacks of them that a loop returned.
-It is a pytree with static structure, so that it passes through ``jit``, ``scan`` and ``cond`` as an ordinary output.
+It is a pytree with static structure, so it passes through ``jit``, ``scan`` and ``cond`` as an ordinary output.
 Arrays that several keys share (the steps of their record, the words that a loop packed their values into) are one leaf.
 """
 
@@ -19,13 +19,13 @@ from lox._storage.words import Layout, PackedLeaf
 from lox._types import Array
 
 Leaf: TypeAlias = Array | PackedLeaf
-"""What a row holds: an array (of numpy where it is constant), or a leaf that still lies in packed words."""
+"""What a row holds: an array (a numpy array if it is constant), or a leaf that is still packed in words."""
 
 
 class Chunk(NamedTuple):
-    """One record, or those of nested loops: the first axes of its arrays are then the iterations, outermost first.
+    """One record, or the records of nested loops. The leading axes of its arrays are then the iterations, outermost first.
 
-    They become one axis at the end, and what is packed is taken apart there: not at every level.
+    These axes are merged into one, and packed leaves are unpacked, once at the end and not at every level.
     """
 
     leaves: tuple[Leaf, ...]
@@ -38,7 +38,7 @@ class Chunk(NamedTuple):
         return [*self.leaves, *(step for _, step in self.steps), *where]
 
     def unpacked(self) -> list[Array]:
-        """The arrays of a chunk of flat rows: in those, nothing is packed."""
+        """The arrays of a chunk of flat rows, in which nothing is packed."""
         arrays = [array for array in self.arrays() if not isinstance(array, PackedLeaf)]
         assert len(arrays) == len(self.arrays())
         return arrays
@@ -65,7 +65,7 @@ class Rows(dict[str, tuple[Chunk, ...]]):
             self[key] = (*self.get(key, ()), *chunks)
 
     def stack(self, looped: Collection[str] = ()) -> Rows:
-        """At most one chunk per key, what a loop body or a branch returns; for keys in ``looped`` with a record axis."""
+        """At most one chunk per key, as a loop body or a branch returns it. Keys in ``looped`` get a record axis."""
         join = SharedJoin()
 
         def one(key: str, chunks: tuple[Chunk, ...]) -> Chunk:
@@ -75,7 +75,7 @@ class Rows(dict[str, tuple[Chunk, ...]]):
         return Rows({key: (one(key, chunks),) for key, chunks in self.items()})
 
     def flat(self) -> Rows:
-        """With one record axis: for those who compare the rows of two functions, whose loops may nest differently."""
+        """The rows with one record axis, to compare the rows of two functions whose loops may nest differently."""
         join = SharedJoin()
 
         def flat(chunk: Chunk) -> Chunk:
@@ -112,7 +112,7 @@ class Rows(dict[str, tuple[Chunk, ...]]):
 
 
 def _carrier(array: Leaf) -> Array:
-    """The array that a value is, or lies in."""
+    """The array that a value is, or is packed in."""
     return array.words if isinstance(array, PackedLeaf) else array
 
 
@@ -130,7 +130,7 @@ class SharedJoin:
         return chunks[0].replace(arrays, (sum(chunk.rows for chunk in chunks),))
 
     def _join(self, column: tuple[Leaf, ...], lengths: tuple[tuple[int, ...], ...]) -> Array:
-        # Not the arrays alone: one can be both a record and a stack of them.
+        # The arrays alone would not do: the same array can be a record and a stack of records.
         label = (tuple(map(_identity, column)), lengths)
         if label not in self._joined:
             parts = [self._with_record_axis(x, of) for x, of in zip(column, lengths, strict=True)]
@@ -156,7 +156,7 @@ def _identity(array: Leaf) -> Any:
 
 # --- Rows as a pytree ------------------------------------------------------------------------------------------------
 
-# Where the value of a leaf is: the number of an array, and its place in it where that is a word vector.
+# Where the value of a leaf is: the number of an array and, if that is a word vector, the place in it.
 Where = tuple[int, tuple[Layout, int] | None]
 
 

@@ -41,13 +41,13 @@ class Store(Protocol):
     def init(self) -> Any: ...
 
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
-        """One more record; where ``keep`` is false, none."""
+        """Add a record, unless ``keep`` is false."""
 
     def finish(self, state: Any) -> Finished: ...
 
 
 def _in_their_mode(method: F) -> F:
-    """A method of a store, run in x64 mode if its types need it: only the code that logs may be in that mode."""
+    """Runs a method of a store in x64 mode if its types need it: perhaps only the code that logs was in that mode."""
 
     @functools.wraps(method)
     def run(self: Any, *args: Any) -> Any:
@@ -58,7 +58,7 @@ def _in_their_mode(method: F) -> F:
 
 
 def start_varying(store: Store, axes: Sequence[str]) -> Any:
-    """The first state of a store that holds records which differ between the devices along ``axes``."""
+    """The first state of a store whose records differ between the devices along ``axes``."""
     return jax.tree.map(lambda leaf: sharding.vary_over(leaf, axes), store.init()) if axes else store.init()
 
 
@@ -68,7 +68,7 @@ def select(keep: Array | None, new: Any, old: Any) -> Any:
 
     def one(a: Any, b: Any) -> Array:
         alike = isinstance(a, jax.Array) and isinstance(b, jax.Array) and jax.typeof(a) == jax.typeof(b)
-        # What somebody's own reducer returns may be a number, or of another type: promotion is jnp's.
+        # A user's reducer may return a number or another type, which jnp promotes.
         return lax.select(keep, a, b) if alike else jnp.where(keep, a, b)
 
     return jax.tree.map(one, new, old)
@@ -79,11 +79,11 @@ def _cast(array: Array, aval: Aval) -> Array:
 
 
 def _start(reducer: Reducer, aval: Aval) -> Any:
-    """The first state of a reducer. What it folds from values that are split between devices is split as they are."""
+    """The first state of a reducer, split between devices as the values are that it folds."""
     state = reducer.init(aval)
     if aval.sharding is None:
         return state
-    # What looks like a record is split like one, so that the reducer can choose between the two.
+    # Parts with the shape of a record are split like one, so that the reducer can select between the two.
     state = jax.tree.map(lambda x: sharding.split_like(x, aval) if jnp.shape(x) == aval.shape else x, state)
     return jax.tree.map(sharding.split_like, state, jax.eval_shape(reducer.update, state, aval))
 
@@ -99,7 +99,7 @@ class ReduceStore:
     packed: int = MAX_PACKED_ELEMENTS
 
     def _packs(self, reducer: Reducer) -> list[list[int]]:
-        """Which leaves a reducer folds at once."""
+        """Which leaves a reducer folds together."""
         small: dict[Any, list[int]] = {}
         packs: list[list[int]] = []
         for i, aval in enumerate(self.leaves):
@@ -185,7 +185,7 @@ class RingStore:
     @_in_their_mode
     def init(self) -> Any:
         row = jax.eval_shape(lambda: self.layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)]))
-        # One row to spare: what is not kept is written there, which is cheaper than reading a row to leave it alone.
+        # One spare row: records that are not kept are written there. That is cheaper than reading a row to write it back.
         return jnp.zeros((), jnp.int32), [
             _empty(Aval((self.rows + 1, *aval.shape), aval.dtype, sharding=aval.sharding)) for aval in row
         ]
@@ -215,11 +215,11 @@ class RingStore:
         return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], count)
 
 
-# `seen` counts records, those of an interval that are skipped included: one counter for both questions.
+# `seen` counts all records, also those that an interval skips: one counter answers both questions.
 
 
 def _due(seen: Array, every: int, keep: Array | None) -> Array | None:
-    """Whether the next record is stored; None: yes."""
+    """Whether the next record is stored; None if it always is."""
     if every == 1:
         return keep
     due = lax.eq(lax.rem(seen, np.int32(every)), np.int32(0))

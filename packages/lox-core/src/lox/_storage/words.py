@@ -1,9 +1,9 @@
 """Many small arrays as one vector of words.
 
 A scan output, a carried value or an argument of a host call costs about the same for one number as for sixty. So the
-small leaves of a record travel as one vector, bit for bit, and are taken apart at the other end: on the device
-(``unpack``) or on the host (``unpack_numpy``). Its words have 32 bits, or 16 or 8 where every leaf is so narrow. Large
-leaves, and dtypes that do not fit, travel as they are.
+small leaves of a record travel as one vector, bit for bit, and are unpacked at the other end: on the device
+(``unpack``) or on the host (``unpack_numpy``). Words have 32 bits, or 16 or 8 if no leaf is wider. Large leaves, and
+dtypes that do not fit, travel as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def key_impl(leaf: Any) -> str | None:
 
 
 def label_key_words(words: np.ndarray, impl: str) -> np.ndarray:
-    """The words of PRNG keys on the host, marked on their dtype, where code that does not care never looks."""
+    """The words of PRNG keys on the host, with the generator in the metadata of their dtype."""
     return words.view(np.dtype(words.dtype, metadata={KEY_IMPL: impl}))
 
 
@@ -62,12 +62,12 @@ class Layout:
     dtypes: tuple[Any, ...]
     packed: tuple[bool, ...]
     impls: tuple[str | None, ...]  # of the leaves that are PRNG keys
-    turned: bool = True  # whether rows are turned into columns as a whole before they are taken apart on the device
+    turned: bool = True  # whether all rows are transposed into columns before they are unpacked on the device
 
     @classmethod
     def of(cls, leaves: Sequence[Any], limit: int, apart: Collection[int] = (), turned: bool = True) -> Layout:
-        """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart`` and those that are split
-        between devices: to join them would be to gather them."""
+        """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart`` and those that are split between
+        devices, which packing would gather."""
         shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
         dtypes = tuple(leaf.dtype for leaf in leaves)
         packable = [
@@ -89,7 +89,7 @@ class Layout:
 
     @functools.cached_property
     def _word(self) -> np.dtype[Any]:
-        """As wide as the widest packed leaf, up to 32 bits: narrow leaves alone take no more memory than they are."""
+        """As wide as the widest packed leaf, up to 32 bits, so narrow leaves take no extra memory."""
         widths = [np.dtype(dtype).itemsize for dtype, packed in zip(self.dtypes, self.packed, strict=True) if packed]
         return _WORDS[min(max(widths), 4)]
 
@@ -129,13 +129,13 @@ class Layout:
         return {i: _from_words(found, self.shapes[i], self.dtypes[i]) for i, found in slices()}
 
     def packed_leaves(self, arrays: Sequence[Any]) -> list[Any]:
-        """What ``unpack`` returns, but packed leaves stay where they are until somebody wants them."""
+        """What ``unpack`` returns, but packed leaves are not unpacked until they are needed."""
         words = arrays[0] if any(self.packed) else None
         large = iter(arrays[1:] if any(self.packed) else arrays)
         return [PackedLeaf(words, self, i) if packed else next(large) for i, packed in enumerate(self.packed)]
 
     def unpack_numpy(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """What ``unpack`` returns. This is done for each host call."""
+        """What ``unpack`` returns, on the host. It runs in each host call."""
         leaves = self._beside(arrays, self._unpack_words_numpy)
         if any(self.impls):
             return [
@@ -152,7 +152,7 @@ class Layout:
 
     @functools.cached_property
     def _plain(self) -> list[np.dtype[Any] | None]:
-        """The dtypes of the packed leaves that are one word, and just that."""
+        """The dtype of each packed leaf that can be read as one word; None for the others."""
         dtypes = [(np.dtype(self.dtypes[i]), self.shapes[i]) for i in self._places]
         return [
             dtype if shape == () and dtype.itemsize == self._word.itemsize and dtype != np.bool_ else None
@@ -173,7 +173,7 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedLeaf:
-    """A leaf that still lies in a word vector: leaf ``place`` of ``layout``."""
+    """A leaf that is still packed in a word vector: leaf ``place`` of ``layout``."""
 
     words: Any
     layout: Layout
@@ -181,7 +181,7 @@ class PackedLeaf:
 
 
 # --- device ----------------------------------------------------------------------------------------------------------
-# This uses lax, because it is traced for every scan, and each jnp function would be a jitted function of its own.
+# This uses lax because it is traced for every scan, and each jnp function would be a jitted function of its own.
 
 
 def _to_words(leaf: Any, word: np.dtype[Any]) -> Any:
@@ -222,7 +222,7 @@ def _merge_words(pieces: list[Any]) -> Any:
             spread = lax.broadcast_in_dim(lax.squeeze(piece, (0,)), (total,), ())
         else:
             spread = lax.pad(piece, piece.dtype.type(0), [(start, total - end, 0)])
-        # Pieces come in order: what is behind the start of this one is overwritten by those that follow.
+        # Pieces come in order: the next ones overwrite what is after the end of this one.
         merged = spread if merged is None else lax.select(lax.ge(place, np.int32(start)), spread, merged)
         start = end
     return merged
