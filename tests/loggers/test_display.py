@@ -241,7 +241,7 @@ def test_an_axis_that_no_record_has_is_told_at_the_end():
     out = io.StringIO()
     with ProgressLogger(10, file=out) as logger:
         logger.log(logger.init(jax.random.key(0)), {"loss": 1.0}, update=3)
-    assert out.getvalue() == "no record had the step axis 'step'; there were update: say axis=\n"
+    assert out.getvalue() == "no record had the step axis 'step'. Pass axis= with one of update\n"
 
 
 @pytest.mark.parametrize(

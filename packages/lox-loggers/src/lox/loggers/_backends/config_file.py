@@ -1,8 +1,8 @@
 """`config.json`: the config of a run, in a file next to its records.
 
-A backend whose run is a folder writes `RUN/config.json`; one whose run is a file `RUN.csv` writes `RUN.csv.config.json`. It
-is one JSON object, as `init` was given it. A run without a config has no such file. Numbers that are not finite are the
-texts "NaN", "Infinity" and "-Infinity", as in the files of `JsonlLogger`.
+A backend whose run is a folder writes `RUN/config.json`; one whose run is a file `RUN.csv` writes `RUN.csv.config.json`. The
+file holds one JSON object, the config that `init` was given. A run without a config has no such file. Numbers that are not
+finite are the texts "NaN", "Infinity" and "-Infinity", as in the files of `JsonlLogger`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float
 
 
 def config_in(folder: Path) -> Path:
-    """Where the config of a run is that is a folder."""
+    """The path of the config, for a run that is a folder."""
     return folder / NAME
 
 
 def config_next_to(file: Path) -> Path:
-    """Where the config of a run is that is a file."""
+    """The path of the config, for a run that is a file."""
     return file.with_name(f"{file.name}.{NAME}")
 
 
 def write_config(path: Path, run: Run) -> None:
-    """Writes the config of a run that is being opened, whole or not at all. A run that is continued without a config
-    keeps the one it has."""
+    """Writes the config of a run that is being opened, atomically. A run that is resumed without a config keeps the one it
+    has."""
     if run.config:
         text = json.dumps(finite(run.plain_config), indent=2)
         _files.replace(path, [f"{text}\n".encode("ascii")])
@@ -55,7 +55,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RunFormatError(f"{path} is damaged: {error}") from error
     if not isinstance(config, dict):
-        raise RunFormatError(f"{path} is damaged: it holds no JSON object")
+        raise RunFormatError(f"{path} is damaged: it does not hold a JSON object")
     return config
 
 

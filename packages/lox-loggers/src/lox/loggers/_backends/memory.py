@@ -12,7 +12,7 @@ from lox.loggers._delivery.tables import join_tables, lane_of
 
 
 class MemoryLogger(Logger):
-    """Keeps the records of each run in memory: `logger.logs` is `{run name: logdict}`, and `logger.configs` their configs.
+    """Keeps the records of each run in memory: `logger.logs` is `{run name: logdict}`, `logger.configs` is `{run name: config}`.
 
     >>> logger = lox.loggers.MemoryLogger()
     >>> logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -30,13 +30,13 @@ class MemoryLogger(Logger):
 
     @property
     def logs(self) -> dict[str, lox.logdict]:
-        """All that was logged so far, by run, in the order in which the runs were opened."""
+        """Everything that was logged so far, by run, in the order in which the runs were opened."""
         self.flush()
         return {name: writer.logs() for name, writer in self._writers.items()}
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
-        """The config of each run, as `init` was given it, with arrays as numbers and lists."""
+        """The config that `init` was given for each run, with arrays as numbers and lists."""
         return dict(self._configs)
 
     def open(self, run: Run) -> MemoryWriter:
@@ -49,7 +49,7 @@ class MemoryLogger(Logger):
 
 
 class MemoryWriter(LaneWriter):
-    """Keeps what it gets as it gets it; lanes are taken apart only when somebody looks."""
+    """Keeps what it gets as it is. Lanes are split only when the logs are read."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[lox.logdict, tuple[int, ...] | None]] = []
@@ -62,7 +62,7 @@ class MemoryWriter(LaneWriter):
         return True
 
     def logs(self) -> lox.logdict:
-        """Joined once, however often it is asked for."""
+        """The records, which are joined only once."""
         tables = [logs if lane is None else as_table(lane_of(logs, lane)) for logs, lane in self._parts]
         joined = join_tables(tables)
         self._parts[:] = [(joined, None)]

@@ -20,8 +20,8 @@ class MultiLogger(Logger):
 
     A run has the same name in all of them. `name=` may be given here, or to one of the loggers.
 
-    Every logger keeps its own runs, queue and options; one that fails does not stop the others. If several fail,
-    their errors are raised together, as an exception group.
+    Every logger keeps its own runs, queue and options. If one fails, the others continue. If several fail, their errors are
+    raised together, as an exception group.
 
     >>> memory = lox.loggers.MemoryLogger()
     >>> with lox.loggers.MultiLogger(memory, lox.loggers.CsvLogger("tables")) as logger:
@@ -40,7 +40,7 @@ class MultiLogger(Logger):
             )
         super().__init__(name=_one_name(name, loggers))
         self.loggers = loggers
-        self._members: dict[int, tuple[int, ...]] = {}  # run id -> the id at each of the loggers
+        self._members: dict[int, tuple[int, ...]] = {}  # run id -> its id in each of the loggers
 
     def open(self, run: Run) -> Writer:
         raise NotImplementedError("a MultiLogger opens no runs itself; its loggers do")
@@ -72,7 +72,7 @@ class MultiLogger(Logger):
 
     def _open_one(self, run: Run, siblings: Siblings) -> int:
         run_id = self._sink.ids.of(run.name)
-        # The first name that all of them can use, so that it is the same in all.
+        # The first name that is free in all loggers, so that the run has the same name everywhere.
         candidates = (dataclasses.replace(run, name=name) for name in numbered(run.name))
         named = next(filter(lambda each: self._can_open(each, siblings), candidates), run)
         self._members[run_id] = tuple(logger._open_one(named, siblings) for logger in self.loggers)
@@ -91,12 +91,12 @@ class MultiLogger(Logger):
 
 
 def _one_name(name: NameFormat | None, loggers: tuple[Logger, ...]) -> NameFormat | None:
-    """The name of runs that a MultiLogger, or one of its loggers, was given."""
+    """The option `name=`, given to the MultiLogger or to one of its loggers."""
     everyone = [("MultiLogger", name), *((type(logger).__name__, logger._all_formats()["name"]) for logger in loggers)]
     given = {each: owner for owner, each in everyone if each is not None}
     if len(given) > 1:
         told = ", ".join(f"{each!r} ({owner})" for each, owner in given.items())
         raise LoggerOptionError(
-            f"MultiLogger: a run has one name in all loggers, and these were given: {told}. Give one, to the MultiLogger"
+            f"MultiLogger: a run has the same name in all loggers, but several were given: {told}. Give one name= to MultiLogger"
         )
     return next(iter(given), None)

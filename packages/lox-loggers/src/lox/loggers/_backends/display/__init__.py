@@ -1,1 +1,1 @@
-"""``ConsoleLogger`` and ``ProgressLogger``: what a person watches."""
+"""``ConsoleLogger``, ``ProgressLogger`` and ``progress``: displays to watch while a program runs."""

@@ -17,7 +17,7 @@ from lox.loggers._backends.display.screen import Part
 
 
 class Bar(NamedTuple):
-    """How far something is."""
+    """The state of one progress bar."""
 
     title: str
     done: int
@@ -25,9 +25,9 @@ class Bar(NamedTuple):
     elapsed: float
     """Seconds since the start."""
     beside: str = ""
-    """What stands next to the bar: the latest values."""
+    """Text next to the bar: the latest values."""
     compiling: bool = False
-    """Nothing has come yet: the program is being compiled."""
+    """Whether the program is still being compiled: nothing has been reported yet."""
 
     @property
     def remaining(self) -> float | None:
@@ -36,7 +36,7 @@ class Bar(NamedTuple):
 
     @property
     def way(self) -> str:
-        """`5/10 (50%)`, or `5` where the end is not known."""
+        """`5/10 (50%)`, or `5` if the total is not known."""
         return str(self.done) if self.total is None else f"{self.done}/{self.total} ({100 * self.done // self.total}%)"
 
     @property
@@ -44,19 +44,19 @@ class Bar(NamedTuple):
         parts = [f"elapsed {_clock(self.elapsed)}"]
         if self.total is not None:
             parts.append(f"remaining {_clock(self.remaining)}")
-        if self.elapsed > 0.5 and self.done:  # in the first moments it means nothing
+        if self.elapsed > 0.5 and self.done:  # in the first moments a rate is meaningless
             parts.append(f"{short(self.done / self.elapsed)}/s")
         return "  ".join(parts)
 
     @property
     def line(self) -> str:
-        """All of it in one line of text."""
+        """The bar as one line of text."""
         times = "compiling" if self.compiling else self.times
         return "  ".join(filter(None, [f"{self.title}  {self.way}", times, self.beside]))
 
 
 WAITING = "compiling"
-"""What stands where a bar will be."""
+"""Shown in place of a bar that has no progress yet."""
 _DONE = "#30a46c"
 _WIDTH, _HEIGHT = 240, 10
 
@@ -65,27 +65,27 @@ class BarPlace(Protocol):
     """Where bars are shown."""
 
     live: bool
-    """Whether bars are drawn in place, so that it makes sense to show them before anything has happened."""
+    """Whether bars are drawn in place. Then they are shown even before there is any progress."""
 
     def show(self, bars: Sequence[Bar], last: bool = False, hint: str = "") -> None:
         """Shows the bars as they are now.
 
         Args:
-          last: they will not change any more.
+          last: whether this is their final state.
           hint: a sentence for the user, shown once at the end.
         """
 
     def close(self) -> None:
-        """Leaves what was shown last."""
+        """Leaves the last state visible."""
 
 
 def place_for(file: IO[str] | None, live: bool | None, output: Output | None = None) -> BarPlace:
-    """A place for bars. A terminal has them in place, any other file has lines.
+    """A place for bars. On a terminal they are drawn in place; other files get lines.
 
     Args:
-      file: None is a notebook, or else standard error.
-      live: True or False to have bars or lines whatever the file is.
-      output: that of the notebook, if there is one already.
+      file: None for the notebook, or for standard error if there is none.
+      live: True to always draw bars, False to always write lines; None to let the file decide.
+      output: the output in the notebook, if it already exists.
     """
     output = output_for(file, live, WAITING) if output is None else output
     if output is not None:
@@ -102,7 +102,7 @@ class TerminalBars:
     def __init__(self, file: IO[str]) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-        # Never started: it would draw on the terminal by itself.
+        # This is never started, because it would draw on the terminal itself.
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -117,7 +117,7 @@ class TerminalBars:
     def show(self, bars: Sequence[Bar], last: bool = False, hint: str = "") -> None:
         del last, hint
         for title in self._tasks.keys() - {bar.title for bar in bars}:
-            self._progress.remove_task(self._tasks.pop(title))  # what they showed is in other bars now
+            self._progress.remove_task(self._tasks.pop(title))  # other bars now show their progress
         for bar in bars:
             if bar.title not in self._tasks:
                 self._tasks[bar.title] = self._progress.add_task(bar.title, total=bar.total, beside="", times="")
@@ -132,7 +132,7 @@ class TerminalBars:
 
 
 class LineBars:
-    """A line for each tenth of the way, or each ten seconds where the end is not known, and one at the end."""
+    """A line for each tenth of the total, or every ten seconds if the total is not known, and one at the end."""
 
     live = False
 
@@ -189,7 +189,7 @@ def _drawn(bar: Bar) -> Markup:
 
 
 class Ended:
-    """A place that is no longer visible, as after `train.py | head`; training continues."""
+    """A place that nobody reads any more, as after `train.py | head`. Training continues."""
 
     live = False
 

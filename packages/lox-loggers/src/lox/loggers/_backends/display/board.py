@@ -1,4 +1,4 @@
-"""What a live display knows about each run: the latest values, how they went, and how fast records come."""
+"""What a live display knows about each run: the latest values, their trends, and how fast records arrive."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from lox.loggers import _tree
 from lox.loggers._backends.display.numbers import as_float, short
 from lox.loggers._delivery.names import short_names
 
-_POINTS = 64  # numbers behind a sparkline, at most
-_MAX_TEXTS = 4  # different values of a config that are spelled out
-_RATE_SECONDS = 10.0  # the rate is that of the last this many seconds
+_POINTS = 64  # numbers that a trend keeps, at most
+_MAX_TEXTS = 4  # different values of a config that are listed, at most
+_RATE_SECONDS = 10.0  # the rate is measured over this many seconds
 
 
 class Course:
-    """How a value went since the start of the run: a number out of so many that few are enough."""
+    """The trend of a value since the start of the run. It keeps only every n-th number, so that there are few."""
 
     def __init__(self) -> None:
         self.axis = ""
-        """The step axis of the numbers; empty where these are counted."""
+        """The step axis of the numbers; empty if records are counted."""
         self._seen = 0
         self._every = 1
         self._points: list[tuple[float, float]] = []
         self._last = float("nan"), float("nan")
 
     def extend(self, column: np.ndarray, axis: str = "", steps: np.ndarray | None = None) -> None:
-        """Takes note of records, and of their steps along an axis if they have one."""
+        """Adds records, with their steps along an axis if they have one."""
         while len(column) > _POINTS * self._every:
             self._thin_out()
         numbers = np.arange(self._seen, self._seen + len(column))
@@ -55,7 +55,7 @@ class Course:
         self._every *= 2
 
     def points(self) -> list[tuple[float, float]]:
-        """Steps and numbers, from the first record to the last one."""
+        """Steps and numbers, from the first record to the last."""
         is_last_a_point = (self._seen - 1) % self._every == 0
         return self._points if is_last_a_point else [*self._points, self._last]
 
@@ -68,9 +68,9 @@ class RunBoard:
         self.name = printable(name)
         self.config = dict(_flat(config or {}))
         self.hyperparameters: set[str] = set()
-        """What was logged just once, without a step."""
-        self.records = 0  # of the key that has the most: so it is the same, however keys come together
-        self.seen = 0  # of all keys: what tells whether there is anything new
+        """Values that were logged just once, without a step."""
+        self.records = 0  # those of the key that has the most, so it does not matter which keys are logged together
+        self.seen = 0  # those of all keys, to notice new ones
         self._counts: Counter[str] = Counter()
         self.steps: dict[str, float] = {}
         self.latest: dict[str, float] = {}
@@ -78,7 +78,7 @@ class RunBoard:
         self._arrivals: deque[tuple[float, int]] = deque()
 
     def add(self, logs: lox.logdict) -> None:
-        """Takes note of a table."""
+        """Adds a table."""
         self._counts.update({key: int(count) for key, count in logs.counts.items()})
         self.seen = self._counts.total()
         rows = max(self._counts.values(), default=0) - self.records
@@ -86,7 +86,7 @@ class RunBoard:
         self._arrivals.append((time.monotonic(), rows))
         for axis, by_key in logs.steps.items():
             last = [as_float(steps[-1]) for steps in by_key.values() if len(steps)]
-            # The largest: what is logged rarely may arrive late.
+            # The largest step, because records that are logged rarely may arrive late.
             known = [self.steps.get(printable(axis)), *last]
             self.steps[printable(axis)] = max((step for step in known if step is not None), default=0)
         stepped = {key for by_key in logs.steps.values() for key in by_key}
@@ -105,7 +105,7 @@ class RunBoard:
         return config_text([self.config])
 
     def rate(self) -> float:
-        """Records per second, lately."""
+        """Records per second, measured recently."""
         now = time.monotonic()
         while len(self._arrivals) > 1 and now - self._arrivals[0][0] > _RATE_SECONDS:
             self._arrivals.popleft()
@@ -123,7 +123,7 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def config_text(configs: Iterable[Mapping[str, Any]]) -> str:
-    """The flat configs of some runs in one line."""
+    """The flat configs of some runs as one line."""
     found: dict[str, list[Any]] = {}
     for config in configs:
         for name, value in config.items():
@@ -132,7 +132,7 @@ def config_text(configs: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _span(values: Sequence[Any]) -> str:
-    """One value for all runs, the range of numbers, or the first few of anything else."""
+    """The value if all runs have the same, the range of numbers, or the first few of other values."""
     distinct = list({str(value): value for value in values}.values())
     if len(distinct) > 1 and all(isinstance(value, int | float) for value in distinct):
         return f"{short(min(distinct))}..{short(max(distinct))}"
@@ -141,7 +141,7 @@ def _span(values: Sequence[Any]) -> str:
 
 
 def printable(name: str) -> str:
-    """A name without what a terminal would obey."""
+    """A name without control characters."""
     return name if name.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
@@ -152,14 +152,14 @@ class Board:
         self.runs: dict[str, RunBoard] = {}
 
     def metrics(self) -> list[str]:
-        """What is shown as it goes on: all keys but those that are hyperparameters wherever they are."""
+        """The keys that are shown with trends: all except those that are hyperparameters in every run that has them."""
         return list(
             dict.fromkeys(key for run in self.runs.values() for key in run.latest if key not in run.hyperparameters)
         )
 
     def config(self) -> str:
-        """The config of the runs, each value or its range. Of several runs, also what they logged just once: there is no
-        use in its mean."""
+        """The config of the runs, each value or its range. For several runs it includes values that were logged just once: their
+        mean would be useless."""
         metrics = set(self.metrics())
         configs = []
         for run in self.runs.values():
@@ -178,7 +178,7 @@ class Board:
         return np.asarray([run.latest[key] for run in self.runs.values() if key in run.latest])
 
     def history(self, key: str) -> np.ndarray:
-        """How the mean over the runs went."""
+        """The trend of the mean over the runs."""
         each = [np.asarray(run.history[key].numbers()) for run in self.runs.values() if key in run.history]
         length = min(map(len, each))
         return np.mean([numbers[np.linspace(0, len(numbers) - 1, length).astype(int)] for numbers in each], axis=0)

@@ -1,4 +1,4 @@
-"""What the notebooks say about the cell that runs."""
+"""The notebook cell that runs."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ class Cell(NamedTuple):
     execution: object
     """Different each time."""
     name: str
-    """What tells that it is the same cell: its code, or an id."""
+    """Identifies the cell: its code, or an id."""

@@ -1,4 +1,4 @@
-"""Curves of what a live display has seen, over the steps: on a terminal in characters, in a notebook as a picture."""
+"""Curves in a live display: characters on a terminal, a picture in a notebook."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MARGINS = (52, 26, 10, 22)  # left, top, right, bottom
 
 
 def panels_of(board: Board, patterns: Sequence[str]) -> list[Panel]:
-    """The mean over the runs, with a band, of each key that is asked for."""
+    """The mean over the runs, with a band, for each key that matches a pattern."""
     keys = [key for key in board.metrics() if any(fnmatchcase(key, pattern) for pattern in patterns)]
     return [panel for key in keys[:MOST_CHARTS] if (panel := _panel(board, key)) is not None]
 
@@ -60,7 +60,7 @@ class TerminalCharts:
 
 
 def charts_html(panels: Sequence[Panel]) -> Markup:
-    """The charts next to each other, as far as the page is wide."""
+    """The charts next to each other, as many as fit the width of the page."""
     drawn = "".join(map(_chart, panels))
     return Markup(f'<div style="display:flex;flex-wrap:wrap;gap:4px 20px">{drawn}</div>' if drawn else "")
 
@@ -78,7 +78,7 @@ def _chart(panel: Panel) -> Markup:
 
 
 def _visible(curve: Drawn) -> Drawn:
-    """Where the center is a gap, there is no band."""
+    """The curve without its band where the center has a gap."""
     return curve._replace(low=np.minimum(curve.low, curve.center), high=np.maximum(curve.high, curve.center))
 
 
@@ -100,7 +100,7 @@ def _grid(frame: Frame, axis: str) -> str:
 
 
 def _round_values(low: float, high: float) -> list[float]:
-    """Two to five round numbers from low to high; the only one there is where both are the same."""
+    """Two to five round numbers from low to high; a single one if low and high are equal."""
     distance = high / 2 - low / 2
     if not distance:
         return [low]
@@ -118,5 +118,5 @@ def _words(content: str, x: float, y: float, style: str) -> str:
 
 
 def _plain(content: str) -> str:
-    """Escaped text without the hints that only HTML has."""
+    """Escaped text without the tooltips that only HTML has."""
     return text(content if len(content) <= 40 else f"{content[:18]}…{content[-21:]}")

@@ -20,16 +20,16 @@ from lox.loggers._delivery.logger import Logger
 from lox.loggers._delivery.run import Run
 from lox.loggers._errors import LoggerOptionError
 
-_FASTEST = 0.1  # seconds between two drawings in a notebook: servers drop what comes too fast
+_FASTEST = 0.1  # seconds between two drawings in a notebook, at least: servers drop messages that come too fast
 
 
 class ConsoleLogger(Logger):
-    """Shows the latest values, how they went and how fast records come.
+    """Shows the latest values, their trends, and how fast records arrive.
 
     Args:
-      interval: seconds between two lines where `file` is not a terminal; a table is drawn four times as often.
-      file: where to; if None, the output of the cell in a notebook, and standard output elsewhere.
-      live: True or False to have the table or the lines whatever `file` is.
+      interval: seconds between two lines, if `file` is not a terminal. A table is drawn four times as often.
+      file: where to write; by default the output of the cell in a notebook, and standard output elsewhere.
+      live: True to always draw a table, False to always write lines; by default the kind of `file` decides.
       plot: the keys whose curves are drawn with the table; `fnmatch` patterns work.
 
     >>> import sys
@@ -53,7 +53,7 @@ class ConsoleLogger(Logger):
         self._file = file
         self._live = live
         self._output = output_for(file, live, "waiting for records")
-        self.flush_interval = interval / 4 if self._is_live() else interval  # flushing is drawing
+        self.flush_interval = interval / 4 if self._is_live() else interval  # each flush draws
         if self._output is not None:
             self.flush_interval = max(self.flush_interval, _FASTEST)
         super().__init__(**options)
@@ -84,7 +84,7 @@ class ConsoleLogger(Logger):
 
     def _draw(self) -> None:
         if not self._changed:
-            return  # each run is flushed, but one drawing shows them all
+            return  # every run is flushed, but one drawing shows them all
         self._changed = False
         if self._display is None:
             self._display = self._new_display()
@@ -139,7 +139,7 @@ class _Lines:
         pass
 
     def _show(self, title: str, seen: int, config: str, line: str) -> None:
-        if self._shown.get(title, 0) == seen:  # nothing new, no line
+        if self._shown.get(title, 0) == seen:  # nothing new
             return
         if config and title not in self._shown:
             line = f"{config}  {line}"

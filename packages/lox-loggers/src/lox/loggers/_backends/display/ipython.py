@@ -13,7 +13,7 @@ from lox.loggers._backends.display.cell import Cell
 
 
 def find_kernel() -> Kernel | None:
-    """The kernel that this program runs in. None in scripts and terminals."""
+    """The kernel that this program runs in; None in scripts and terminals."""
     ipython = sys.modules.get("IPython")  # a kernel has imported it
     shell = getattr(ipython, "get_ipython", lambda: None)()
     # Kernels older than this class cannot update an output.
@@ -22,7 +22,7 @@ def find_kernel() -> Kernel | None:
 
 
 class Kernel:
-    """Sends outputs to whoever is connected to the kernel."""
+    """Sends outputs to the clients of the kernel."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
@@ -51,6 +51,6 @@ class Kernel:
 
 
 def _in_no_cell(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function in an empty context, where a kernel takes the cell that runs now for the one that calls. A thread may
-    have the context of the cell that started it, and a client that has seen that cell end does not listen to it any more."""
+    """Calls a function in an empty context, so that the kernel attributes its output to the cell that runs now. Otherwise a
+    thread may have the context of the cell that started it, and clients no longer listen to a cell that has ended."""
     return contextvars.Context().run(function, *args)

@@ -10,7 +10,7 @@ from lox.loggers._backends.display.board import Board
 from lox.loggers._backends.display.chart import charts_html, panels_of
 from lox.loggers._backends.display.sheet import Sheet, SheetColumn, Value, sheet_of
 
-# What is sent several times a second has to be small: servers drop what is more than a megabyte a second.
+# Sent several times a second, so it has to be small: servers drop what exceeds a megabyte a second.
 _MOST_ROWS = 30
 _POINTS = 40
 
@@ -34,7 +34,7 @@ def _columns(columns: Sequence[SheetColumn]) -> Iterator[str]:
     for column in columns:
         yield column.name
         if column.is_key and column is not columns[0]:
-            yield ""  # of its curves
+            yield ""  # the column of its curves has no title
 
 
 def _cells(row: Sequence[Value], columns: Sequence[SheetColumn]) -> Iterator[str | Cell]:

@@ -1,4 +1,4 @@
-"""The table of a live display on a terminal, as rich as the terminal is wide."""
+"""The table of a live display on a terminal, with as much detail as fits its width."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class _Detail(NamedTuple):
         return name if len(name) <= self.name else "…" + name[1 - self.name :]
 
 
-# From rich to sparse. Latest values, steps and rates are in all of them.
+# From most to least detail. All of them have the latest values, steps and rates.
 _DETAILS = [_Detail(16, 1000), _Detail(8, 1000), _Detail(0, 1000), *(_Detail(0, name) for name in (32, 20, 14, 10, 7))]
 _BESIDE_A_NUMBER = 8  # characters of a sparkline, at most
 
 
 class LiveTable:
-    """A table of the state of a board, with as much detail as fits the width that the terminal has when it is drawn."""
+    """A table of the state of a board, with as much detail as fits the width of the terminal when it is drawn."""
 
     def __init__(self, board: Board) -> None:
         self._sheet = sheet_of(board)

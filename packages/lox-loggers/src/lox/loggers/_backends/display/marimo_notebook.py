@@ -1,6 +1,6 @@
 """Outputs in marimo.
 
-There, only the thread of a cell and threads that marimo knows can write, so each output has one of those.
+In marimo, only the thread of a cell and marimo's own threads can write, so each output has a thread of marimo's.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from lox.loggers._backends.display.cell import Cell
 
-_PATIENCE = 5.0  # seconds for the last update
+_PATIENCE = 5.0  # seconds to wait for the last update
 
 
 def find_marimo() -> Marimo | None:
-    """The marimo notebook that this program runs in. None in scripts, also if they are notebooks of marimo."""
+    """The marimo notebook that this program runs in; None in scripts, even if a marimo notebook is run as one."""
     marimo = sys.modules.get("marimo")  # a notebook has imported it
     is_notebook = marimo is not None and hasattr(marimo, "Thread") and marimo.running_in_notebook()
     return Marimo(marimo) if is_notebook and _execution() is not None else None
@@ -33,7 +33,7 @@ class Marimo:
         self._writers: dict[str, _Writer] = {}
 
     def running_cell(self) -> Cell | None:
-        execution = _execution()  # which other threads have none of
+        execution = _execution()  # None on other threads
         return None if execution is None else Cell(execution.output, str(execution.cell_id))
 
     calling_cell = running_cell
@@ -55,7 +55,7 @@ class Marimo:
 
 
 class _Writer:
-    """A thread that replaces one of the outputs of a cell, until that cell is run again."""
+    """A thread that updates one of the outputs of a cell, until that cell is run again."""
 
     def __init__(self, marimo: Any, place: int) -> None:
         self._marimo = marimo
@@ -80,12 +80,12 @@ class _Writer:
                 self._tasks.get(timeout=1.0)()
 
     def _replace(self, page: str) -> None:
-        with contextlib.suppress(IndexError):  # somebody has cleared the output
+        with contextlib.suppress(IndexError):  # the output was cleared
             self._marimo.output.replace_at_index(self._marimo.Html(page), self._place)
 
 
 def _execution() -> Any | None:
-    """What marimo knows about the cell that runs on this thread; None where it does not tell."""
+    """What marimo knows about the cell that runs on this thread; None if there is none."""
     try:
         return importlib.import_module("marimo._runtime.context").get_context().execution_context
     except Exception:

@@ -1,8 +1,8 @@
-"""An output of a notebook that is replaced in place, from whatever thread, without widgets.
+"""An output of a notebook that is updated in place, from any thread, without widgets.
 
-The output belongs to the cell that calls the logger. It is made while that cell runs, on the thread that calls, so every
-notebook puts it below that cell. Later, the background thread only sends updates of it. Updates find their output by its id,
-whichever cell runs meanwhile, and who saves the notebook keeps the last one.
+The output belongs to the cell that calls the logger. It is created while that cell runs, on the calling thread, so every
+notebook puts it below that cell. Later, the background thread only sends updates. An update finds its output by its id,
+whichever cell is running, and a saved notebook keeps the last one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ _log = logging.getLogger("lox.loggers")
 
 
 class Notebook(Protocol):
-    """Where outputs go. The data of an output is by its type, `text/html` and `text/plain`."""
+    """Where outputs go. The data of an output maps types, `text/html` and `text/plain`, to text."""
 
     def running_cell(self) -> Cell | None:
-        """The cell that runs now, on whatever thread; None where that is not known."""
+        """The cell that runs now, on any thread; None if that is not known."""
 
     def calling_cell(self) -> Cell | None:
-        """The cell that runs on this thread; None on other threads. One of the user's own may have been started by an earlier
-        cell."""
+        """The cell that runs on this thread; None on threads that run no cell, which an earlier cell may have started."""
 
     def create(self, output: str, data: Mapping[str, str]) -> None:
         """Adds an output to the cell that runs on this thread."""
@@ -43,9 +42,10 @@ class Notebook(Protocol):
 
 
 def output_for(file: IO[str] | None, live: bool | None, waiting: str) -> Output | None:
-    """An output where the program runs in a notebook, and nobody asked for a file or for lines.
+    """An output, if the program runs in a notebook and the user did not ask for a file or for lines.
 
-    waiting: what it says until there is something to show.
+    Args:
+      waiting: what it says until there is something to show.
     """
     notebook = None if file is not None or live is False else find_kernel() or find_marimo()
     return None if notebook is None else Output(notebook, waiting)
@@ -54,8 +54,8 @@ def output_for(file: IO[str] | None, live: bool | None, waiting: str) -> Output 
 class Output:
     """One output below one cell at a time.
 
-    When another cell calls the logger, or the same one is run again, the output goes on there. The one before keeps what it
-    showed, unless it was still waiting.
+    When another cell calls the logger, or the same cell runs again, the output moves there. The old place keeps what it showed
+    last, unless it was still waiting.
     """
 
     def __init__(self, notebook: Notebook, waiting: str) -> None:
@@ -69,9 +69,10 @@ class Output:
         self._ended = False
 
     def called(self, before: Callable[[], object]) -> None:
-        """The user calls the logger: from now on the output is below the cell that calls.
+        """Called when the user calls the logger: from now on the output is below the calling cell.
 
-        before: shows the last state of what an earlier cell has done, before the output leaves that cell.
+        Args:
+          before: shows the last state of an earlier cell, before the output leaves that cell.
         """
         cell = self._notebook.calling_cell()
         if (self._id and (cell is None or cell == self._cell)) or os.getpid() != self._process:
@@ -85,8 +86,8 @@ class Output:
         """Replaces what is shown.
 
         Args:
-          text: the same for readers that have no HTML.
-          is_waiting: nothing has happened yet.
+          text: the same as plain text, for readers without HTML.
+          is_waiting: whether nothing has happened yet.
         """
         with self._lock:
             cell = self._notebook.running_cell()
@@ -96,13 +97,13 @@ class Output:
             self._send(self._notebook.update, self._content)
 
     def close(self) -> None:
-        """Leaves what was shown last."""
+        """Leaves the last state visible."""
         with self._lock:
             self._finish()
 
     def _runs_again(self, cell: Cell | None) -> bool:
-        """Whether the cell of the output was started once more, and so has no outputs. A compiled function that is called
-        there does not call the logger from Python."""
+        """Whether the cell of the output was run again, which cleared its outputs. If it only calls a compiled function, the
+        logger is not called from Python."""
         return cell is not None and self._cell is not None and cell != self._cell and cell.name == self._cell.name
 
     def _move(self, cell: Cell | None) -> None:
@@ -117,7 +118,7 @@ class Output:
             self._notebook.finish(self._id)
 
     def _send(self, how: _Send, data: Mapping[str, str]) -> None:
-        """A notebook that cannot be reached, as when its kernel is shut down, is no reason to end the training."""
+        """Sends an output. If the notebook cannot be reached, as when its kernel shuts down, training continues."""
         if self._ended:
             return
         try:

@@ -1,7 +1,7 @@
-"""`lox.loggers.progress`: a bar for a program that nobody marked.
+"""`lox.loggers.progress`: a bar for a program without any marks.
 
-The program calls `tick` from a thread of its own and waits for the answer, so a tick only takes note. A thread that all
-programs share draws.
+The program calls `tick` from its own thread and waits for the answer, so a tick only stores the position. Another thread,
+shared by all programs, draws the bars.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ R = TypeVar("R")
 
 PERIOD = 0.2
 """Seconds between two ticks, and between two drawings."""
-_GROWTH = 16  # a tick comes after so many times the iterations of the last at most: nobody knows how long those take
-_SHORT = 1.0  # a loop that took less than so many seconds leaves no bar behind if another follows within them
+_GROWTH = 16  # the number of iterations between ticks grows by at most this factor, in case the next ones take longer
+_SHORT = 1.0  # a loop that took fewer seconds leaves no bar behind if another loop follows within this time
 
 
 @explain_options(
-    {"total": "the loops of the program tell it. A logger that is told: lox.loggers.ProgressLogger(total=...)"}
+    {"total": "it is read from the loops of the program. To set it yourself, use lox.loggers.ProgressLogger(total=...)"}
 )
 def progress(
     fun: Callable[P, R], *, name: str | None = None, file: IO[str] | None = None, live: bool | None = None
 ) -> Callable[P, R]:
-    """The same function with a progress bar, without a change of its code.
+    """The same function with a progress bar. Its code does not change.
 
-    The bar belongs to the outermost loop that runs: a `scan`, `map` or `fori_loop` has a total, a `while_loop` is counted.
-    If one iteration takes long, the position of the loop inside it stands next to the bar. Loops that run one after the
-    other have bars one after the other. Until the first loop begins, the bar says that the program is being compiled.
+    The bar shows the outermost loop that runs: a `scan`, `map` or `fori_loop` has a total, the iterations of a `while_loop` are
+    counted. If one iteration takes long, the position of the loop inside it is shown next to the bar. Loops that run one after
+    the other have bars one after the other. Until the first loop begins, the bar says that the program is being compiled.
 
     Args:
       fun: the function, jitted or not. Its result is the same, bit for bit; it can be jitted, mapped and differentiated.
-      name: what the bar is called; the name of the function if None.
-      file: where to; standard error if None. Where it is no terminal, there is a line for each tenth of the way.
-      live: True or False to have the bar or the lines whatever `file` is.
+      name: the title of the bar; by default the name of the function.
+      file: where to write; by default the output of the cell in a notebook, and standard error elsewhere. A file that is not a
+        terminal gets a line for each tenth of the total.
+      live: True to always draw a bar, False to always write lines; by default the kind of `file` decides.
 
     >>> def train(x):
     ...     return jax.lax.fori_loop(0, 1000, lambda i, x: jnp.cos(x), x)
@@ -76,7 +77,7 @@ def progress(
 
 
 class _Course:
-    """How a loop goes on."""
+    """The progress of one loop."""
 
     def __init__(self, loop: FollowedLoop) -> None:
         self.loop = loop
@@ -84,7 +85,7 @@ class _Course:
         self.started = self.last = time.monotonic()
         self.ended: float | None = None
         self._steps = 0  # of the last answer
-        self._seconds: float | None = None  # that an iteration takes
+        self._seconds: float | None = None  # the time of an iteration
 
     def begin(self) -> None:
         self.position, self.ended, self._steps = 0, None, 0
@@ -112,13 +113,13 @@ class _Course:
         return (self.ended or time.monotonic()) - self.started
 
     def text(self) -> str:
-        """The position, for a place next to the bar of the loop around."""
+        """The position, to be shown next to the bar of the surrounding loop."""
         label = self.loop.path.rsplit("/", 1)[-1]
         return f"{label} {self.position}" + ("" if self.loop.length is None else f"/{self.loop.length}")
 
 
 class _Showing:
-    """A bar, from the moment at which the program is called or a loop begins until nothing more comes."""
+    """A bar, from the call of the program or the start of a loop until there is no more progress."""
 
     def __init__(self, title: str, make_place: Callable[[], BarPlace]) -> None:
         self.title = title
@@ -154,7 +155,7 @@ class _Showing:
 
     def paint(self) -> None:
         if self._finished or (self.closed and self.course is None and self._place is None):
-            return  # nothing more is to come, or nothing has come and nothing was shown
+            return  # the bar has ended, or there was nothing to show
         self._finished = self.closed
         try:
             self._place = self._place or self._make_place()
@@ -166,7 +167,7 @@ class _Showing:
 
 
 class ProgramBars:
-    """What a program shows: the listener of its loops."""
+    """The bars of one program: the listener of its loops."""
 
     def __init__(self, title: str, file: IO[str] | None, live: bool | None) -> None:
         self._title = title
@@ -180,7 +181,7 @@ class ProgramBars:
         if self._output is not None:
             self._output.called(painter.paint)
         with painter.lock:
-            if self._showing is None or not self._showing.runs():  # the call before may still run
+            if self._showing is None or not self._showing.runs():  # the previous call may still be running
                 self._next_showing()
 
     def compiled(self) -> None:
@@ -196,7 +197,7 @@ class ProgramBars:
     def expect(self, loops: Sequence[FollowedLoop]) -> None:
         self._several = sum(loop.inside is None for loop in loops) > 1
         if not loops:
-            self.failed()  # nothing will be heard of it
+            self.failed()  # it will report nothing
 
     def tick(self, loop: FollowedLoop, position: int) -> Answer:
         with painter.lock:
@@ -207,7 +208,7 @@ class ProgramBars:
                     self._next_showing().begin(self._title_of(loop), course)
             course.go_on(position)
             if self._showing is not None:
-                # The position inside belongs to one iteration.
+                # The position of an inner loop belongs to one iteration of the outer one.
                 self._showing.inner = None if loop.inside is None else course
             return course.answer()
 
@@ -218,12 +219,12 @@ class ProgramBars:
                 self._showing.inner = None
 
     def _title_of(self, loop: FollowedLoop) -> str:
-        """Named by its loop where there are several."""
-        path = loop.path.removeprefix(f"{self._title}/")  # of a jitted function, the path begins with its name
+        """The title of a loop's bar, with its path if there are several loops."""
+        path = loop.path.removeprefix(f"{self._title}/")  # the path of a jitted function begins with its name
         return f"{self._title}: {path}" if self._several else self._title
 
     def _next_showing(self) -> _Showing:
-        """The bar that is there, if it has been for a moment only; else the next."""
+        """The current bar, if it has been shown only for a moment; otherwise a new one."""
         now = self._showing
         if now is None or now.closed or now.runs() or not now.is_short():
             if now is not None:
@@ -234,11 +235,11 @@ class ProgramBars:
 
 
 class Painter:
-    """Draws all bars, from a thread that lives as long as there are any."""
+    """Draws all bars, on a thread that lives as long as there are any."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self.lock = threading.RLock()  # of the bars; not held while they are drawn
+        self.lock = threading.RLock()  # protects the bars; not held while they are drawn
         self._drawing = threading.Lock()
         self._showings: list[_Showing] = []
         self._thread: threading.Thread | None = None
@@ -270,13 +271,13 @@ class Painter:
                 showing.paint()
 
     def finish(self) -> None:
-        """Waits for the programs that run, and leaves all bars as they are then."""
+        """Waits for running programs, and leaves all bars in their last state."""
         if os.getpid() != self._process:
-            return  # a forked child, which draws nothing: the bars are its parent's
+            return  # a forked child draws nothing: the bars belong to its parent
         with self.lock:
             there_are = bool(self._showings)
         if there_are:
-            with contextlib.suppress(Exception):  # of a program, which its caller hears of
+            with contextlib.suppress(Exception):  # the exception of a program goes to its caller
                 jax.effects_barrier()
             self.paint(last=True)
 

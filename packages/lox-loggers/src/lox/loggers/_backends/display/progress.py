@@ -23,21 +23,21 @@ _MAX_BARS = 8  # with more runs than this there is one bar for all
 
 
 class ProgressLogger(Logger):
-    """Shows how far each run is, the time that has passed and the time that is left.
+    """Shows the progress of each run, with the elapsed and the remaining time.
 
-    Until the first record, a bar says that the program is being compiled. Runs that are equally far, as the lanes of a `vmap`
-    are, share one bar.
+    Until the first record, a bar says that the program is being compiled. Runs at the same step, such as the lanes of a `vmap`,
+    share one bar.
 
     Args:
-      total: how many steps there are; None if that is not known.
-      axis: the step axis that moves the bar. Only records that have it count; if no record has any step, the
-        records themselves are counted.
+      total: the number of steps; None if it is not known.
+      axis: the step axis that moves the bar. Only records with this axis count. If no record has any step, the records
+        themselves are counted.
       start: the number of the first step. With `start=1`, the record of step 100 is the hundredth. For a program that resumes
         at step 500, pass `start=500`, and as `total` the number of steps that are left.
       metrics: the keys whose latest values are shown next to the bar; `fnmatch` patterns work.
-      file: where to; if None, the output of the cell in a notebook, and standard error elsewhere. Where it is no terminal,
-        there is a line for each tenth of the way (without a total: each ten seconds), and one at the end.
-      live: True or False to have the bar or the lines whatever `file` is.
+      file: where to write; by default the output of the cell in a notebook, and standard error elsewhere. A file that is not
+        a terminal gets a line for each tenth of the total (or every ten seconds, without a total) and one at the end.
+      live: True to always draw bars, False to always write lines; by default the kind of `file` decides.
 
     >>> import sys
     >>> with lox.loggers.ProgressLogger(total=10, metrics="loss", file=sys.stdout, live=False) as logger:
@@ -84,7 +84,7 @@ class ProgressLogger(Logger):
         self._open_runs += 1
         writer = ProgressWriter(self, run.name)
         if self._where().live:
-            self._draw()  # there is a bar while the program is compiled
+            self._draw()  # show a bar while the program is compiled
         return writer
 
     def _on_call(self) -> None:
@@ -97,14 +97,14 @@ class ProgressLogger(Logger):
         return self._place
 
     def done(self, run: RunBoard) -> int:
-        """How many steps a run has made."""
+        """How many steps a run has done."""
         return self._ways[run.name].done(ended=self._open_runs == 0)
 
     def elapsed(self) -> float:
         return time.monotonic() - self._started
 
     def beside(self, runs: Sequence[RunBoard]) -> str:
-        """The chosen metrics, the mean over the runs where there are several."""
+        """The chosen metrics, averaged over the runs."""
         parts = []
         for key in dict.fromkeys(key for run in runs for key in run.latest):
             if any(fnmatchcase(key, pattern) for pattern in self._metrics):
@@ -113,7 +113,7 @@ class ProgressLogger(Logger):
         return " ".join(parts)
 
     def bars(self, last: bool = False) -> list[Bar]:
-        """What there is to show: one bar for all runs if they are equally far, or too many."""
+        """The bars to show: one for all runs if they are at the same step, or if there are too many."""
         runs = list(self._board.runs.values())
         done = list(map(self.done, runs))
         if len(runs) > 1 and len(set(done)) == 1:
@@ -129,17 +129,17 @@ class ProgressLogger(Logger):
         return Bar(title, done, total, self.elapsed(), self.beside(runs), compiling)
 
     def missing_axis(self) -> str:
-        """What to say where records had steps, but none along the axis that was asked for."""
+        """The hint if records had steps, but none along the chosen axis."""
         others = {axis for way in self._ways.values() for axis in way.other_axes}
         if not others or any(way.last is not None for way in self._ways.values()):
             return ""
-        return f"no record had the step axis {self._axis!r}; there were {', '.join(sorted(others))}: say axis="
+        return f"no record had the step axis {self._axis!r}. Pass axis= with one of {', '.join(sorted(others))}"
 
     def _draw(self, last: bool = False) -> None:
         place = self._where()
         state = (self._board.seen(), len(self._board.runs), last)
         if self._drawn == state:
-            return  # each run is flushed, but one drawing shows them all
+            return  # every run is flushed, but one drawing shows them all
         self._drawn = state
         try:
             place.show(self.bars(last), last, self.missing_axis() if last else "")
@@ -175,7 +175,7 @@ class ProgressWriter:
 
 
 class _Way:
-    """How far a run is along its axis."""
+    """The progress of a run along its axis."""
 
     def __init__(self, axis: str, start: int, total: int | None) -> None:
         self._axis = axis
@@ -200,11 +200,13 @@ class _Way:
         last = float(steps[-1])
         if before and last > max(before):
             self._stride = last - max(before)
-        self.last = last if self.last is None else max(self.last, last)  # what is logged rarely may arrive late
+        self.last = (
+            last if self.last is None else max(self.last, last)
+        )  # records that are logged rarely may arrive late
 
     def done(self, ended: bool) -> int:
-        """How many steps were made. At the end, the steps after the last record count if there was none to come before
-        the total: `interval=10` has no record of the last nine."""
+        """How many steps were done. At the end, the steps after the last record count as done if no further record was due
+        before the total: with `interval=10`, the last nine steps have no record."""
         if self.last is None:
             count = 0 if self.other_axes else self._without_steps
         else:

@@ -1,4 +1,4 @@
-"""The live part of a terminal. There can be only one on each, so all loggers that draw on a terminal share it."""
+"""The live display of a terminal. A terminal can have only one, so all loggers that draw on it share it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _lock = threading.RLock()  # loggers draw from threads of their own
 
 
 class Part:
-    """A logger's part of the live display of a terminal; the parts stand one below the other."""
+    """A logger's part of the live display of a terminal. The parts are drawn one below the other."""
 
     def __init__(self, file: IO[str]) -> None:
         with _lock:
@@ -35,7 +35,7 @@ class Part:
 
 
 class Ended:
-    """What a display becomes whose file nobody reads any more, as after `train.py | head`: the training goes on."""
+    """A display whose file nobody reads any more, as after `train.py | head`. Training continues."""
 
     def draw(self, *args: Any) -> None:
         pass
@@ -57,8 +57,8 @@ class _Screen:
             def on_broken_pipe(self) -> None:
                 raise BrokenPipeError  # rich would end the program
 
-        # Names of keys and runs are text: `[red]` in one is no markup, and `:tada:` no picture.
-        # Rich would use widgets in a notebook.
+        # Names of keys and runs are plain text: `[red]` is not markup, and `:tada:` is not an emoji.
+        # In a notebook, rich would use widgets.
         console = Terminal(file=file, markup=False, emoji=False, force_jupyter=False)
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
@@ -71,7 +71,7 @@ class _Screen:
         self._live.update(Group(*shown), refresh=True)
 
     def _measure(self) -> None:
-        """Rich looks at the program's own terminal, which may be another."""
+        """Measures this terminal. rich would measure the program's own terminal, which may be another one."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             columns, rows = os.get_terminal_size(self._file.fileno())
             if columns and rows:
@@ -79,18 +79,18 @@ class _Screen:
 
     def remove(self, part: Part) -> None:
         last = self.parts[part]
-        if len(self.parts) == 1:  # the end: what is drawn stays
+        if len(self.parts) == 1:  # the last part: the drawing stays
             del _screens[self._name]
             self._live.stop()
             return
         del self.parts[part]
         if last is not None:
-            self._live.console.print(last)  # above what is still alive
+            self._live.console.print(last)  # above the parts that are still live
         self.draw()
 
 
 def _terminal(file: IO[str]) -> Any:
-    """The same for files that lead to the same terminal, as standard output and standard error usually do."""
+    """Identifies the terminal behind a file. Standard output and standard error usually have the same one."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         status = os.fstat(file.fileno())
         return status.st_dev, status.st_ino

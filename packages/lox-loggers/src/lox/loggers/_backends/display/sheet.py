@@ -1,4 +1,4 @@
-"""What a live display shows as a table: the same rows and columns, wherever they are drawn."""
+"""The rows and columns of a live table, the same on a terminal and in a notebook."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lox.loggers._backends.display.board import Board
 from lox.loggers._backends.display.numbers import short, whole
 from lox.loggers._delivery.failures import records_phrase
 
-# Up to this many runs have a row each; with more, a row is a key, with its mean and range over the runs.
+# Up to this many runs have a row each. With more, each key has a row, with its mean and range over the runs.
 MAX_ROWS = 12
 _MAX_KEY_COLUMNS = 3
 
@@ -17,22 +17,22 @@ _MAX_KEY_COLUMNS = 3
 class SheetColumn(NamedTuple):
     name: str = ""
     is_key: bool = False
-    """Whether its name, or in the first column its text, is that of a key."""
+    """Whether its title (in the first column: its text) is a key."""
     only_course: bool = False
-    """Whether there are courses in it and nothing else."""
+    """Whether it holds only trends."""
 
 
 class Value(NamedTuple):
     text: str = ""
     course: Sequence[float] = ()
-    """How the value went."""
+    """The trend of the value."""
 
 
 class Sheet(NamedTuple):
     title: str
     config: str
     progress: str
-    """How far the runs are, and how fast."""
+    """The latest steps of the runs, and their rate."""
     columns: list[SheetColumn]
     rows: list[list[Value]]
 
