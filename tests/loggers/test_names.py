@@ -243,7 +243,7 @@ def test_the_name_of_one_logger_is_that_of_the_multi(tmp_path):
 def test_two_names_for_one_run_are_refused(tmp_path):
     with pytest.raises(LoggerOptionError, match=r"'a' \(MultiLogger\), 'b' \(CsvLogger\)"):
         MultiLogger(MemoryLogger(), CsvLogger(tmp_path, name="b"), name="a")
-    with pytest.raises(LoggerOptionError, match=r"one name in all loggers, and these were given: 'a'.*'b'"):
+    with pytest.raises(LoggerOptionError, match=r"the same name in all loggers, but several were given: 'a'.*'b'"):
         MultiLogger(MemoryLogger(name="a"), MemoryLogger(name="b"))
 
 

@@ -1,4 +1,4 @@
-"""Where logs go: the `Logger` base, the registry of backends, and the everyday ones.
+"""Where logs go: the base class `Logger`, the registry of backends, and the common backends.
 
 `create("save", path="runs")` creates a logger by name; `available()` lists the installed names. The class of every installed
 backend is also an attribute: `lox.loggers.SaveLogger("runs")`. `dir` lists only those of lox-loggers, so it imports no others.
@@ -38,7 +38,7 @@ from lox.loggers._registry import available as available
 from lox.loggers._registry import create as create
 from lox.loggers._registry import get as get
 
-if TYPE_CHECKING:  # at run time these come from the registry, like everybody else's
+if TYPE_CHECKING:  # at run time these come from the registry, like those of other packages
     from lox.loggers._backends.display.console import ConsoleLogger as ConsoleLogger
     from lox.loggers._backends.display.progress import ProgressLogger as ProgressLogger
     from lox.loggers._backends.memory import MemoryLogger as MemoryLogger
@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # at run time these come from the registry, like everybody el
 def __getattr__(name: str) -> Any:
     from lox.loggers._registry import by_class_name, class_names
 
-    # Anything else is a typing error or a probe such as __path__: no reason to read metadata.
+    # Any other name is a typo or a lookup such as __path__, and not worth reading metadata for.
     found = by_class_name(name) if name[:1].isupper() else None
     if found is None:
         raise AttributeError(

@@ -1,4 +1,4 @@
-"""The errors and warnings of lox.loggers: all of them are `lox.LoxError`s, hence `ValueError`s."""
+"""The errors and warnings of lox.loggers. Every error is a `lox.LoxError`, and so a `ValueError`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class LoggerNotFoundError(LoxError):
     """No installed distribution offers a logger of that name."""
 
 
-# Classes of loggers are attributes of `lox.loggers`. Who asks whether there is one (`hasattr`, `inspect`) is to get an
-# answer, whatever is wrong with it: hence the AttributeErrors.
+# Classes of loggers are attributes of `lox.loggers`. These are AttributeErrors so that `hasattr` and `inspect` work even if
+# a logger is broken.
 
 
 class LoggerLoadError(LoxError, AttributeError):
-    """A logger is installed, but it cannot be imported, or it is not what a logger has to be."""
+    """A logger is installed, but it cannot be imported, or it is not a valid logger."""
 
 
 class DuplicateLoggerError(LoxError, AttributeError):
@@ -51,8 +51,9 @@ class RunFormatError(LoxError):
 class UnreadableRunsError(RunFormatError):
     """Some of several runs cannot be read.
 
-    runs: the others, as `lox.loggers.load` would have returned them.
-    errors: what is wrong with each of those that cannot be read, by the path of its first file.
+    Attributes:
+      runs: the other runs, as `lox.loggers.load` would have returned them.
+      errors: what is wrong with each run that cannot be read, by the path of its first file.
     """
 
     def __init__(self, message: str, runs: Any, errors: Mapping[str, Exception]) -> None:

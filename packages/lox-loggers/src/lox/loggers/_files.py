@@ -1,7 +1,7 @@
-"""Files that belong to a run: opened without following links, replaced at once, and faults that pass.
+"""The files of a run: opened without following links, replaced atomically, and kept through temporary faults.
 
-Anybody who may write to a folder of runs can put links into it. So nothing is written through a link, a temporary file has
-a name that cannot be guessed, and what is read through a link must lie in the run's own folder.
+Anyone who can write to a folder of runs can put links into it. So nothing is written through a link, temporary files have
+names that cannot be guessed, and a link that is read through must lead to a file in the run's own folder.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from pathlib import Path
 from lox.loggers._errors import RecordError, RunFormatError
 
 _BINARY = getattr(os, "O_BINARY", 0)
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has none; links need rights there that few have
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag, but there few users may create links
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 
-# What a writer keeps while the disk takes nothing. What comes on top of it is lost, and counted.
+# How much a writer keeps while the disk refuses writes. Anything beyond that is lost, and counted.
 MAX_KEPT_BYTES = 32 * 1024 * 1024
 
-# Faults after which the file is not the one that was written to before. Any other may be over at the next attempt: a full
-# disk, too many open files, a file server that is away.
+# Faults after which the file is no longer the one that was written to. All others may be over at the next attempt: a full
+# disk, too many open files, a file server that does not answer.
 _LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether what could not be written is worth keeping for another attempt."""
+    """Whether the fault may be over at the next attempt, so that what could not be written is kept."""
     return isinstance(error, OSError) and not isinstance(error, _LASTING) and error.errno != errno.ELOOP
 
 
 def open_existing(path: Path, flags: int) -> int:
-    """A descriptor of a file that is there, and is not a link."""
+    """A descriptor of an existing file that is not a link."""
     try:
         return os.open(path, flags | _BINARY | _NO_LINKS)
     except OSError as error:
@@ -44,12 +44,12 @@ def open_existing(path: Path, flags: int) -> int:
 
 
 def create(path: Path) -> None:
-    """A new, empty file. FileExistsError if the name is taken, also by a link."""
+    """Creates an empty file. Raises FileExistsError if the name is taken, even by a link."""
     os.close(_create(path))
 
 
 def replace(path: Path, content: Iterable[bytes | bytearray]) -> None:
-    """Puts a whole file under its name at once."""
+    """Replaces a file atomically: readers see the old content or the new, never a part."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     descriptor = _create(unfinished)
     try:
@@ -66,7 +66,7 @@ def replace(path: Path, content: Iterable[bytes | bytearray]) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a file is what `replace` leaves when the process is killed."""
+    """Whether a file is a temporary one that `replace` left behind when the process was killed."""
     return _TEMPORARY.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
 
 
@@ -77,8 +77,8 @@ def write_all(descriptor: int, data: bytes | bytearray) -> None:
 
 
 class GrowingFile:
-    """A file that grows by whole pieces, in order. What the disk refuses, for a reason that may pass, is kept and written before
-    what comes later.
+    """A file that grows by whole pieces, in order. If the disk refuses a piece for a reason that may pass, the piece is kept and
+    written before the next ones.
 
     The file is opened only while it is written to: a thousand runs would need more open files than a process may have.
     """
@@ -86,22 +86,26 @@ class GrowingFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.kept: list[bytes] = []
-        """What was taken and is not in the file."""
+        """The bytes that were taken but are not in the file yet."""
         self.kept_records = 0
-        self._torn_at: int | None = None  # where half a piece of ours begins that could not be cut off
+        self._torn_at: int | None = None  # where a partly written piece begins that could not be cut off
 
     @property
     def full(self) -> bool:
-        """Whether so much is kept that nothing more should be taken."""
+        """Whether so much is kept that no more should be taken."""
         return sum(map(len, self.kept)) >= MAX_KEPT_BYTES
 
     def take(self, data: bytes, records: int = 0) -> None:
-        """Takes a piece, to be written with the next `write_out`. records: how many records are in it."""
+        """Takes a piece, to be written by the next `write_out`.
+
+        Args:
+          records: how many records are in it.
+        """
         self.kept.append(data)
         self.kept_records += records
 
     def write_out(self) -> None:
-        """Hands all that was taken to the operating system, or nothing.
+        """Writes all that was taken, or nothing.
 
         If that can never succeed, what was taken is lost, and the error has the number of records as `lost_records`.
         """
@@ -115,13 +119,13 @@ class GrowingFile:
         self._forget()
 
     def give_up_unless_it_may_pass(self, error: BaseException) -> None:
-        """Drops what is kept if an error is there to stay."""
+        """Drops what is kept, unless the error may pass."""
         if not may_pass(error):
             error.lost_records = self.kept_records  # type: ignore[attr-defined]
             self._forget()
 
     def append(self, data: bytes) -> None:
-        """Adds a piece to the file, all of it or nothing."""
+        """Appends a piece to the file, all of it or nothing."""
         with self.there():
             descriptor = open_existing(self.path, os.O_WRONLY | os.O_APPEND)
         try:
@@ -140,7 +144,7 @@ class GrowingFile:
             os.close(descriptor)
 
     def cut(self, size: int) -> None:
-        """Drops what a killed writer left after the first `size` bytes."""
+        """Cuts off what a killed writer left after the first `size` bytes."""
         descriptor = open_existing(self.path, os.O_WRONLY)
         try:
             if os.fstat(descriptor).st_size > size:
@@ -149,7 +153,7 @@ class GrowingFile:
             os.close(descriptor)
 
     def sync(self) -> None:
-        """Returns when all that was written is on the disk."""
+        """Returns when everything that was written is on the disk."""
         with self.there():
             descriptor = open_existing(self.path, os.O_WRONLY)
         try:
@@ -173,7 +177,7 @@ class GrowingFile:
 
 
 def refuse_links(top: Path, place: Path) -> None:
-    """A RunFormatError if a link leads from `top` to `place`, which lies below it."""
+    """Raises a RunFormatError if there is a link on the way from `top` to `place`, which lies below it."""
     for path in (place, *place.parents):
         if path == top:
             return
@@ -182,7 +186,7 @@ def refuse_links(top: Path, place: Path) -> None:
 
 
 def refuse_way_out(folder: Path, path: Path) -> None:
-    """A RunFormatError if a file in a run's folder is a link that leads out of it."""
+    """Raises a RunFormatError if a file in a run's folder is a link that leads out of it."""
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
         raise RunFormatError(f"{path} is a link that leads out of the run's folder")
 

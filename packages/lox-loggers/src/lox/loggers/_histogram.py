@@ -1,10 +1,10 @@
-"""`Histogram`: how many values lie in each of some fixed bins, as a value that can be logged.
+"""`Histogram`: a value that can be logged, with the number of values in each of some fixed bins.
 
-The edges of the bins are part of its type, like the shape of an array, not of its data. All records of a key have the same
-ones, so counts can be added up over records, lanes and devices, and a record is no larger than its counts.
+The edges of the bins are part of its type, like the shape of an array, and not of its data. All records of a key have the
+same edges, so counts can be added up over records, lanes and devices, and a record is no larger than its counts.
 
-Each value is compared with numbers of its own dtype, which are found on the host (`_thresholds`). So the counts are those of
-`numpy.histogram` in double precision, whatever the dtype of the values.
+Each value is compared with thresholds of its own dtype, which are computed on the host (`_thresholds`). So the counts are those
+of `numpy.histogram` in double precision, whatever the dtype of the values.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Histogram:
 
     @classmethod
     def of_counts(cls, edges: Iterable[float], **fields: Any) -> Self:
-        """A histogram of counts that are known already: `counts`, `below`, `above`, `nan` and `inf`."""
+        """A histogram with given counts: `counts`, `below`, `above`, `nan` and `inf`."""
         return cls._make(_Edges.of(_checked_edges(list(edges))), [fields[name] for name in FIELDS])
 
     @classmethod
@@ -97,7 +97,7 @@ class Histogram:
 
     @property
     def has_bins(self) -> bool:
-        """Whether it still has a number for each bin: `reduce="count"` and reductions of your own may leave something else."""
+        """Whether it has a number for each bin. After `reduce="count"`, or a reduction of your own, it may not."""
         return np.shape(self.counts) == (*np.shape(self.below), len(self._edges.numbers) - 1)
 
     def filled(self) -> tuple[npt.NDArray[Any], Floats]:
@@ -108,12 +108,11 @@ class Histogram:
         return counts[kept], self.edges[kept.start : kept.stop + 1]
 
     def describe(self) -> dict[str, Any]:
-        """Figures about the values, as far as the bins show them: their `mean`, `std`, `min`, `max`, the `count` of finite
-        ones and the number that is `nonfinite`. Values outside all bins count as the nearest edge. On the host: arrays of
-        numpy."""
+        """Statistics of the values, as far as the bins show them: `mean`, `std`, `min`, `max`, `count` (of the finite values) and
+        `nonfinite`. Values outside all bins count as the nearest edge. They are computed on the host, as numpy arrays."""
         edges = self.edges
         counts, below, above, nan, inf = (np.asarray(field, np.float64) for field in self._fields())
-        # The bins, and one without width at either end.
+        # The bins, and one of no width at each end.
         lows, highs = np.concatenate([edges[:1], edges]), np.concatenate([edges, edges[-1:]])
         every = np.concatenate([below[..., None], counts, above[..., None]], axis=-1)
         return describe_bins(every, lows, highs) | {"nonfinite": nan + inf}
@@ -124,7 +123,7 @@ class Histogram:
     # --- arithmetic --------------------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Self:
-        if isinstance(other, int) and other == 0:  # where `sum` begins
+        if isinstance(other, int) and other == 0:  # Python's `sum` starts with 0
             return self
         if not isinstance(other, Histogram):
             return NotImplemented
@@ -137,23 +136,23 @@ class Histogram:
     __radd__ = __add__
 
     def sum(self, axis: int | Sequence[int] | None = None) -> Self:
-        """One histogram of several, along the axes in front of the bins: records, lanes, devices. None: all of them."""
+        """Adds up several histograms along axes in front of the bins (records, lanes, devices); None for all these axes."""
         axes = len(np.shape(self.below))
         chosen = tuple(range(axes)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
         if any(not -axes <= place < axes for place in chosen):
-            raise OptionError(f"Histogram: axis={axis!r}; it has {axes} axes in front of its bins")
+            raise OptionError(f"Histogram: there is no axis={axis!r}; it has {axes} axes in front of its bins")
         chosen = tuple(place % axes for place in chosen)
         return jax.tree_util.tree_map(lambda field: field.sum(chosen) if chosen else field, self)
 
     def __getitem__(self, index: Any) -> Self:
-        """One of several, or some of them: along the axes in front of the bins."""
+        """One of several histograms, or some of them, along the axes in front of the bins."""
         if not np.ndim(self.below):
-            raise IndexError("this is one Histogram: it has no records or lanes to choose from")
+            raise IndexError("this is a single Histogram, without records or lanes to choose from")
         return jax.tree_util.tree_map(lambda field: field[index], self)
 
     def __len__(self) -> int:
         if not np.ndim(self.below):
-            raise TypeError("len() of one Histogram; it has len(h.edges) - 1 bins")
+            raise TypeError("a single Histogram has no len(); the number of its bins is len(h.edges) - 1")
         return int(np.shape(self.below)[0])
 
     def __repr__(self) -> str:
@@ -187,7 +186,7 @@ class Histogram:
 
 
 class _Edges:
-    """Edges as part of a type: equal if the numbers are, and compared at every call, hence one object for equal ones."""
+    """Edges as part of a type. JAX compares them at every call, so equal edges are one object."""
 
     __slots__ = ("_hash", "numbers")
 
@@ -214,7 +213,7 @@ class _Edges:
 
 
 def describe_bins(counts: Floats, lows: Floats, highs: Floats) -> dict[str, Any]:
-    """Figures about the values in bins, along the last axis of `counts`; nan if there are none."""
+    """Statistics of the values in bins, along the last axis of `counts`; nan if there are no values."""
     total, middles = counts.sum(-1), (lows + highs) / 2
     filled = counts > 0
     first, last = filled.argmax(-1), len(highs) - 1 - filled[..., ::-1].argmax(-1)
@@ -248,7 +247,7 @@ def _edges_of(bins: Any, range: Any) -> _Edges:
     except TypeError:
         raise LogTypeError(f"Histogram: bins={bins!r}; it must be edges, or a number of bins") from None
     if isinstance(bins, bool) or number < 1:
-        raise OptionError(f"Histogram: bins={bins!r}; there must be at least 1")
+        raise OptionError(f"Histogram: bins={bins!r}; there must be at least 1 bin")
     if range is None:
         raise OptionError(
             f"Histogram: bins={bins} needs a range, such as range=(-1, 1): histograms can be added up only if "
@@ -265,7 +264,7 @@ def _edges_of(bins: Any, range: Any) -> _Edges:
 def _refuse_traced(option: str, given: Any) -> None:
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree_util.tree_leaves(given)):
         raise LogTypeError(
-            f"Histogram: {option} must be known when the program is traced, but it is computed in it. Use numpy for it "
+            f"Histogram: {option} must be known when the program is traced, but the program computes it. Use numpy for it "
             "(numpy.linspace, not jax.numpy.linspace), or compute it outside jit"
         )
 
@@ -290,7 +289,7 @@ def _checked_edges(given: Any) -> tuple[float, ...]:
 
 @functools.cache
 def _default_edges() -> _Edges:
-    """Exact in bfloat16 and all wider types."""
+    """Four bins for each power of two. The edges are exact in bfloat16 and all wider types."""
     positive = [math.ldexp(1 + part / 4, power) for power in range(-24, 16) for part in range(4)] + [2.0**16]
     return _Edges.of((*[-edge for edge in reversed(positive)], *positive))
 
@@ -299,7 +298,7 @@ def _default_edges() -> _Edges:
 
 
 def _parts(values: Any) -> list[Any]:
-    """The arrays among the values, and all single numbers as one more."""
+    """The arrays among the values, and one more array with all single numbers."""
     leaves = jax.tree_util.tree_leaves(values)
     numbers = [leaf for leaf in leaves if isinstance(leaf, bool | int | float | np.generic)]
     arrays = [leaf for leaf in leaves if not isinstance(leaf, bool | int | float | np.generic)]
@@ -307,7 +306,7 @@ def _parts(values: Any) -> list[Any]:
 
 
 def _tally(values: Any, edges: _Edges) -> Any:
-    """The values below, in each bin, above, nan and infinite: a vector."""
+    """A vector with the number of values below, in each bin, above, nan and infinite."""
     dtype = getattr(values, "dtype", None)
     if not isinstance(values, np.ndarray | jax.Array) or dtype is None:
         raise LogTypeError(f"Histogram: takes arrays of numbers; got {type(values).__name__}: {values!r}")
@@ -321,19 +320,19 @@ def _tally(values: Any, edges: _Edges) -> Any:
     mesh = jax.typeof(values).sharding.mesh
     if not mesh.explicit_axes:
         return _tally_on_device(values, edges)
-    # Where shardings are part of types, JAX wants to be told that of the result; between, the compiler finds them.
+    # With explicit sharding, JAX must know the sharding of the result. Inside, the compiler chooses shardings.
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     return jax.sharding.auto_axes(lambda values: _tally_on_device(values, edges), out_sharding=everywhere)(values)
 
 
 @functools.partial(jax.jit, static_argnums=1, inline=True)
 def _tally_on_device(values: jax.Array, edges: _Edges) -> jax.Array:
-    # Not flattened, and scattered in one go: what is split over devices is counted where it is.
+    # Not flattened, and scattered in one step, so that values are counted on the device they are on.
     return jnp.zeros(len(edges.numbers) + 3, jnp.int32).at[_places(jnp, values, edges)].add(1)
 
 
 def _places(numpy: Any, values: Any, edges: _Edges) -> Any:
-    """Of each value, its place in a tally."""
+    """The place of each value in a tally."""
     dtype = _compared_dtype(values.dtype)
     always, thresholds = _thresholds(edges, np.dtype(dtype))
     compared = values.astype(dtype)
@@ -348,7 +347,7 @@ def _places(numpy: Any, values: Any, edges: _Edges) -> Any:
 
 
 def _count_not_above(thresholds: npt.NDArray[Any], values: jax.Array) -> jax.Array:
-    """How many of the thresholds, which rise, each value reaches."""
+    """How many of the rising thresholds each value reaches."""
     if not len(thresholds):
         return jnp.zeros(values.shape, jnp.int32)
     return jnp.searchsorted(jnp.asarray(thresholds), values, side="right", method="scan_unrolled").astype(jnp.int32)
@@ -365,10 +364,10 @@ def _compared_dtype(dtype: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _thresholds(edges: _Edges, dtype: np.dtype[Any]) -> tuple[int, npt.NDArray[Any]]:
-    """For each edge the least number of a dtype that is not in the bin before it, but for those that all numbers of the
-    dtype reach, of which there are so many, and those that none does.
+    """For each edge, the least number of a dtype that is not in the bin before it.
 
-    The last edge belongs to the bin before it.
+    Edges that all numbers of the dtype reach are left out, and counted: their number is the first result. Edges that no number
+    reaches are left out too. The last edge belongs to the bin before it.
     """
     *inner, last = edges.numbers
     if dtype.kind == "f":
@@ -381,8 +380,8 @@ def _thresholds(edges: _Edges, dtype: np.dtype[Any]) -> tuple[int, npt.NDArray[A
 
 
 def _least_float(edge: float, dtype: np.dtype[Any], inclusive: bool) -> Any:
-    """The least float that is at least (or, if not inclusive, above) the edge. Denormal floats, which XLA takes for zero,
-    are passed over."""
+    """The least float that is at least (or, if not inclusive, above) the edge. Denormal floats are skipped, because XLA treats
+    them as zero."""
     with np.errstate(over="ignore"):
         number = np.asarray(edge, dtype)[()]
     if float(number) < edge or (float(number) == edge and not inclusive):

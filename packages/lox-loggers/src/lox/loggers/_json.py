@@ -1,4 +1,4 @@
-"""JSON, which has no numbers that are not finite: they are the texts "NaN", "Infinity" and "-Infinity"."""
+"""JSON, with the texts "NaN", "Infinity" and "-Infinity" for the numbers that it does not have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 
 
 def to_json(value: Any) -> str:
-    """A value as JSON in one line."""
+    """A value as one line of JSON."""
     try:
         return _encode(value)
     except ValueError:

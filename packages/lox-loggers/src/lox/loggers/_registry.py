@@ -1,7 +1,7 @@
 """Which backends are installed: the entry points of the group `lox.loggers`, from any distribution.
 
-Names are read from the metadata of what is installed; a backend is imported only when it is asked
-for. One that cannot be imported, or whose name two distributions claim, breaks nothing but itself.
+Names are read from the metadata of installed distributions. A backend is imported only when it is asked for. One that
+cannot be imported, or whose name two distributions claim, breaks nothing but itself.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ GROUP = "lox.loggers"
 _NAME = re.compile(r"[\w.-]+")  # what LOX_LOGGERS can name
 VARIABLE = "LOX_LOGGERS"
 
-# What to install for the names that lox itself offers. For other names nothing is suggested: a
-# package that happens to have the name of a typing error is bad advice.
+# What to install for the names that lox itself offers. For other names nothing is suggested: a package that happens to be
+# named like a typo would be bad advice.
 _DISTRIBUTIONS = {
     **dict.fromkeys(("console", "csv", "jsonl", "memory", "multi", "progress", "save"), "lox-loggers"),
     "tensorboard": "lox-tensorboard",
@@ -120,7 +120,7 @@ def create(
         return made[0] if len(made) == 1 and not options else get("multi")(*made, **options)
     if not isinstance(spec, Iterable):
         hint = "call it instead: " + spec.__name__ + "(...)" if isinstance(spec, type) else "for several, write a list"
-        raise LoggerOptionError(f"create takes the name of a logger, such as 'save'; got {spec!r}; {hint}")
+        raise LoggerOptionError(f"create takes the name of a logger, such as 'save', but got {spec!r}; {hint}")
     items = list(spec)
     if not items:
         raise LoggerOptionError("create was given an empty list. Name at least one logger, such as 'console'")
@@ -139,7 +139,7 @@ def load_backend(backend: Backend) -> type[Logger]:
         loaded = point.load()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # also SystemExit: a plugin must not end the program that asks for it
+    except BaseException as error:  # even SystemExit: a plugin must not end the program that asks for it
         raise LoggerLoadError(f"{which} failed to import: {type(error).__name__}: {error}") from error
     if not (isinstance(loaded, type) and issubclass(loaded, Logger)):
         raise LoggerLoadError(f"{which} is not a subclass of lox.loggers.Logger, but {loaded!r}")
@@ -149,7 +149,7 @@ def load_backend(backend: Backend) -> type[Logger]:
 
 
 def by_class_name(name: str) -> type[Logger] | None:
-    """The registered class that is called so; None if there is none."""
+    """The registered class with that name; None if there is none."""
     owners = [
         backend
         for first in available().values()
@@ -190,7 +190,7 @@ def _not_found(name: str, installed: Mapping[str, Backend]) -> str:
     missing = [match for match in close if match not in installed]
     if missing:
         return f"{message} For {missing[0]!r} run: pip install {_DISTRIBUTIONS[missing[0]]}"
-    return f"{message} A logger of another package is there once that package is installed: pip install PACKAGE"
+    return f"{message} If it belongs to another package, install that package: pip install PACKAGE"
 
 
 def _make_item(item: Any) -> Logger:
@@ -209,8 +209,8 @@ def _make(name: str, options: Mapping[str, Any]) -> Logger:
         inspect.signature(logger).bind(**options)
         return logger(**options)
     except Exception as error:
-        # Constructors pass what they do not know on to Logger, so that the mistake may show only there. Other
-        # mistakes that a constructor makes are its own, and raised as they are.
+        # Constructors pass unknown options on to Logger, so the error may be raised there. Any other TypeError is raised
+        # as it is.
         unknown = re.search(r"unexpected keyword argument '(\w+)'|missing a required argument: '(\w+)'", str(error))
         if type(error) is not TypeError or unknown is None or (unknown[1] and unknown[1] not in options):
             error.add_note(f"while making the logger {name!r}, {logger.__module__}.{logger.__qualname__}")

@@ -1,9 +1,9 @@
-"""The little language of LOX_LOGGERS: `console,save:path=runs:if_exists=resume`.
+"""The syntax of LOX_LOGGERS: `console,save:path=runs:if_exists=resume`.
 
-Loggers are separated by commas, options by colons. A value is JSON where it reads as JSON (numbers,
-true, false, null, lists, quoted strings), also if these are written as in Python (True, False, None), and text
-otherwise. The options `path`, `name` and `group` are always text. Commas and colons inside brackets or quotes belong to
-the value, and so does a colon that no `option=` follows: `save:path=C:/runs`.
+Separate loggers with commas, and options with colons. A value is JSON if it can be read as JSON (numbers, true, false, null,
+lists, quoted strings) or as True, False or None; otherwise it is text. The options `path`, `logdir`, `name` and `group` are
+always text. Commas and colons inside brackets or quotes belong to the value, and so does a colon that is not followed by
+`option=`: `save:path=C:/runs`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPTION = re.compile(r"\s*([A-Za-z_]\w*)\s*=(.*)", re.DOTALL)
 
 
 def split_specs(text: str) -> list[str]:
-    """The loggers named in a text; empty ones are left out."""
+    """The loggers named in a text, without empty ones."""
     return [spec.strip() for spec in _split(text, ",") if spec.strip()]
 
 
@@ -54,7 +54,7 @@ def _value(option: str, text: str) -> Any:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Splits where the separator stands outside brackets and quotes."""
+    """Splits at each separator outside brackets and quotes."""
     parts = [""]
     depth = 0
     quoted = False

@@ -1,4 +1,4 @@
-"""Nested values taken apart into named leaves, and put together again without knowing their classes."""
+"""Taking nested values apart into named leaves, and putting them together again without knowing their classes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from lox.loggers._histogram import FIELDS, SUMMARY, Histogram
 
-# The way to a leaf: at each level the kind of container and the name or number in it.
+# The path to a leaf: at each level, the kind of container and the name or number in it.
 Path = tuple[tuple[str, str | int], ...]
 
-_HISTOGRAM = "histogram"  # the kind of its counts also tells the edges, in JSON
+_HISTOGRAM = "histogram"  # the kind of its counts also has the edges, as JSON
 
 
 def leaves_of(value: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    """The leaves with their paths. Classes that JAX knows but JSON does not are taken as their fields."""
+    """The leaves with their paths. Classes that are pytrees but not JSON are taken apart into their fields."""
     if type(value) is np.ndarray:
         return [(path, value)]
     if type(value) is dict:
@@ -42,8 +42,8 @@ def label(key: str, path: Path) -> str:
 
 
 def names_of(key: str, path: Path) -> list[str]:
-    """The names by which a leaf can be asked for. All leaves of a histogram have the same, those of its summary included: it
-    is read as a whole."""
+    """The names by which a leaf can be asked for. All leaves of a histogram have the same names, including those of its summary,
+    because it is read as a whole."""
     for depth, (kind, _) in enumerate(path):
         if kind.startswith(_HISTOGRAM):
             return [label(key, (*path[:depth], (kind, name))) for name in (*FIELDS, *SUMMARY)]
@@ -51,7 +51,7 @@ def names_of(key: str, path: Path) -> list[str]:
 
 
 def tree_of(leaves: Iterable[tuple[Path, Any]]) -> Any:
-    """The nested value with these leaves; one whose class is unknown comes back as a dict of its fields."""
+    """The nested value with these leaves. An object of an unknown class becomes a dict of its fields."""
     leaves = list(leaves)
     if len(leaves) == 1 and not leaves[0][0]:
         return leaves[0][1]

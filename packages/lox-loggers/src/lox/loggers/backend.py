@@ -1,4 +1,4 @@
-"""Tools for backends, beyond `Logger` itself. The backends of lox use these and nothing else; a backend of yours can too.
+"""Tools for writing backends, beyond `Logger` itself. lox's own backends use only these, and yours can use them too.
 
 Files: `GrowingFile` appends whole pieces and keeps what the disk refuses. `create`, `replace` and `refuse_links` handle files in
 folders that others can write to. `write_config`, `read_config` and `remove_config` handle the `config.json` of a run, at

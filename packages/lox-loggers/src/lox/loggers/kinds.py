@@ -1,13 +1,13 @@
-"""What a logged value is: one way of saying it, for every backend.
+"""Kinds: how a logged value is shown (scalar, image, text, ...), chosen in the same way for every backend.
 
 A backend that shows more than numbers takes `kinds=`, a mapping from key patterns to the name of a kind::
 
     TensorBoardLogger("runs", kinds={"*/image": "image", "debug/*": "skip"})
 
-Patterns are those of `fnmatch`. The first one that matches the full name of a value, or the key it was logged
-under, decides. What no pattern matches is a scalar if it has rank 0, text if it holds strings, and a histogram
-otherwise. A `lox.loggers.Histogram` is binned: a backend gets it as it is, or, if it does not support that kind, the
-scalars that sum it up (`name/mean`, `name/std`, ...).
+Patterns are those of `fnmatch`. The first one that matches the full name of a value, or the key it was logged under,
+decides. A value that no pattern matches is a scalar if it has rank 0, text if it holds strings, and a histogram otherwise. A
+`lox.loggers.Histogram` has the kind "binned": a backend gets it as it is or, if it does not support that kind, as scalars
+that summarise it (`name/mean`, `name/std`, ...).
 
 `Kinds.columns(logs)` turns the logs of one `write` into flat columns that a backend can write without looking at
 types again:
@@ -15,7 +15,7 @@ types again:
 - nested values become one column for each leaf, named `key/leaf`,
 - complex numbers become two columns, `name/real` and `name/imag`,
 - bfloat16 and the other small types of JAX become float32,
-- an array that is said to be a scalar becomes one column for each of its elements, `name/0`, `name/1`, ...
+- an array of the kind "scalar" becomes one column for each of its elements, `name/0`, `name/1`, ...
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from lox.loggers._errors import RecordError
 from lox.loggers._histogram import Histogram
 
 KINDS = ("scalar", "histogram", "binned", "image", "text", "audio", "video", "table", "hparams", "skip")
-"""Every kind there is. A backend supports some of them, and always `"skip"`, which leaves a key out."""
+"""All kinds. A backend supports some of them, and always `"skip"`, which leaves a key out."""
 
-# The whole nested value is one thing, so its leaves are not columns of their own.
+# Kinds for which the whole nested value is one thing, so its leaves are not columns of their own.
 _WHOLE = frozenset({"table"})
 _OF_STRINGS = frozenset({"text", "hparams"})
 
@@ -61,10 +61,15 @@ class Column(NamedTuple):
 
 
 class Kinds:
-    """The `kinds=` of one backend, checked when it is made."""
+    """The `kinds=` of one backend, checked when it is created."""
 
     def __init__(self, patterns: Mapping[str, str] | None = None, *, backend: str, supported: Collection[str]) -> None:
-        """backend: what errors call it. supported: the kinds it can show, `"skip"` aside."""
+        """
+        Args:
+          patterns: kinds by key pattern, as the user gave them.
+          backend: the name of the backend in errors.
+          supported: the kinds that it can show, besides `"skip"`.
+        """
         if patterns is not None and not isinstance(patterns, Mapping):
             raise KindTypeError(
                 f"{backend}: kinds must map key patterns to kinds, as in {{'*/image': 'image'}}; got {patterns!r}"
@@ -107,7 +112,7 @@ class Kinds:
         return kind in self.patterns.values()
 
     def columns(self, logs: Mapping[str, Any]) -> list[Column]:
-        """The values of one `write` as flat columns, in the order of the keys; skipped ones are left out."""
+        """The values of one `write` as flat columns, in the order of the keys, without skipped ones."""
         columns: dict[str, Column] = {}
         for key, value in logs.items():
             for column in self._columns_of(key, value):
@@ -142,7 +147,7 @@ class Kinds:
             if kind in _WHOLE:
                 yield Column(name, key, "table", leaf)
                 continue
-            hint = f"Log numbers, or say kinds={{{name!r}: 'skip'}}."
+            hint = f"Log numbers, or pass kinds={{{name!r}: 'skip'}}."
             for part, values in _split_complex(name, plain(leaf, name, self._backend, hint)):
                 column = Column(part, key, kind or _default_kind(values), values)
                 if values.dtype.kind in "US" and column.kind not in _OF_STRINGS:
@@ -166,17 +171,17 @@ class Kinds:
 def flatten(key: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
     """The leaves of one logged value, each named `key/leaf`; a value that is one array keeps the key's name.
 
-    No two leaves have one name: where they would, as in `{"a/b": 1, "a": {"b": 2}}`, that is a KindError.
+    Raises a KindError if two leaves would have the same name, as in `{"a/b": 1, "a": {"b": 2}}`.
     """
     return _parts(key, value, histograms=False)
 
 
 def _parts(key: str, value: Any, histograms: bool = True) -> Iterator[tuple[str, Any]]:
-    """The leaves of one logged value by name. A histogram can be one, or be taken apart."""
+    """The leaves of one logged value by name. A histogram is one leaf, or is taken apart."""
     if isinstance(value, np.ndarray):
         yield key, value
         return
-    # Only the structure is looked at here: no array is computed with, so this is safe on any thread.
+    # This only looks at the structure and computes nothing, so it is safe on any thread.
     named: set[str] = set()
     is_leaf = (lambda part: isinstance(part, Histogram) and part.has_bins) if histograms else None
     for path, leaf in tree_flatten_with_path(value, is_leaf=is_leaf)[0]:
@@ -190,11 +195,11 @@ def _parts(key: str, value: Any, histograms: bool = True) -> Iterator[tuple[str,
 def plain(values: np.ndarray, name: str, backend: str, hint: str = "Log numbers, or text.") -> np.ndarray:
     """The same values in a dtype that numpy has: bfloat16, int4 and similar types become float32.
 
-    What is neither numbers nor text is a KindTypeError, which ends with `hint`.
+    Raises a KindTypeError that ends with `hint` for anything but numbers and text.
     """
     if values.dtype.kind in "biufcUS":
         return values
-    # JAX's extra types (bfloat16, float8, int4, ...) are scalars of their own, which numpy files under void.
+    # JAX's extra types (bfloat16, float8, int4, ...) have scalar types of their own, and numpy gives them the kind "V" of void.
     if values.dtype.kind == "V" and values.dtype.type is not np.void:
         return values.astype(np.float32)
     if values.dtype == object and all(isinstance(item, str) for item in values.flat):
@@ -220,11 +225,15 @@ def decode_text(value: np.ndarray, name: str, backend: str) -> str:
 
 
 def pixels(image: np.ndarray, name: str, backend: str, *, check: bool = True) -> np.ndarray:
-    """An image as uint8, from floats between 0 and 1 or integers between 0 and 255. check: refuses other numbers."""
+    """An image as uint8, from floats between 0 and 1 or integers between 0 and 255.
+
+    Args:
+      check: whether other numbers are an error.
+    """
     if image.dtype == np.uint8:
         return image
     floats = image.astype(np.float64) if image.dtype.kind in "bf" else image.astype(np.float64) / 255
-    tolerance = 0.5 / 255  # what rounds to a pixel is one
+    tolerance = 0.5 / 255  # a number that rounds to a valid pixel is accepted
     low, high = np.nanmin(floats, initial=0), np.nanmax(floats, initial=1)
     if check and (low < -tolerance or high > 1 + tolerance):
         raise KindError(
@@ -260,7 +269,7 @@ def _split_complex(name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndar
 
 
 def _by_rank(column: Column) -> Iterator[Column]:
-    """An array that is said to be a scalar is one curve for each element."""
+    """An array of the kind "scalar" is one curve for each element."""
     if column.kind != "scalar" or column.values.ndim <= 1:
         yield column
         return

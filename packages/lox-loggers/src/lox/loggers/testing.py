@@ -1,4 +1,4 @@
-"""A contract suite for backends: subclass `LoggerContract`, say how to make the logger, and run pytest.
+"""A contract suite for backends: subclass `LoggerContract`, define how to make the logger, and run pytest.
 
     from lox.loggers.testing import LoggerContract
 
@@ -16,8 +16,8 @@ The options are those of `Logger` (`if_exists`, `on_error`, `queue_size`, ...); 
 them on to `Logger.__init__`. Without `read` only the lifecycle is checked. If the backend overrides `Logger.exists`,
 what `if_exists` promises is checked too.
 
-If the backend has a reader, published under the entry-point group `lox.readers`, subclass `ReaderContract`, and say its name
-instead of `read`: what the logger wrote is then read back through `lox.loggers.load`.
+If the backend has a reader, published under the entry-point group `lox.readers`, subclass `ReaderContract` and give the name
+of the reader instead of `read`: what the logger wrote is then read back through `lox.loggers.load`.
 
     class TestMyLogger(ReaderContract):
         reader = "mine"
@@ -35,7 +35,7 @@ try:
 except ImportError as error:
     raise ImportError("lox.loggers.testing needs pytest: pip install 'lox-loggers[testing]'") from error
 
-# Before they are imported, so that a failure shows what was compared.
+# Register them before they are imported, so that pytest shows what a failing assertion compared.
 for _name in ("base", "records", "runs", "reading"):
     if (_module := f"lox.loggers._contract.{_name}") not in sys.modules:
         pytest.register_assert_rewrite(_module)

@@ -1,1 +1,1 @@
-"""The way of records on the host: from a delivery through the queue to a writer."""
+"""The path of records on the host: from a delivery through the queue to a writer."""

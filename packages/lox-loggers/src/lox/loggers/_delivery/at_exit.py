@@ -1,4 +1,4 @@
-"""Closes loggers that are still open when the interpreter ends, before anything that they need is gone."""
+"""Closes loggers that are still open when the interpreter exits, before anything that they need is gone."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from lox.loggers._delivery.sink import Sink
 
 open_sinks: set[Sink] = set()
-"""The sinks that have to be closed before the interpreter ends."""
+"""The sinks that have to be closed before the interpreter exits."""
 
 
 def _close_at_exit() -> None:
-    """Waits for what the device still sends, then drains every queue while threads still run. It is registered after JAX's
-    own exit handlers, so it runs before them."""
+    """Waits for what the device still sends, then drains every queue while threads still run. This handler is registered after
+    JAX's exit handlers, so it runs before them."""
     sinks = [sink for sink in list(open_sinks) if not sink.foreign]
     if not sinks:
         return
     for sink in sinks:
         sink.limit_patience()
-    with contextlib.suppress(Exception):  # exceptions of programs are not reported by loggers
+    with contextlib.suppress(Exception):  # the exception of a program is not for a logger to report
         _despite_signals(jax.effects_barrier)
     for sink in sinks:
         try:
@@ -42,8 +42,8 @@ def _close_at_exit() -> None:
 
 
 def _despite_signals(finish: Callable[[], None]) -> None:
-    """Closes loggers even if a signal handler calls `sys.exit` again, or Ctrl-C is pressed once. A second Ctrl-C ends the
-    wait for the current one."""
+    """Closes loggers even if a signal handler calls `sys.exit` again, or Ctrl-C is pressed once. A second Ctrl-C stops waiting
+    for the current logger."""
     interrupts = 0
     while True:
         try:
@@ -60,6 +60,6 @@ atexit.register(_close_at_exit)
 
 
 def close_first_at_exit() -> None:
-    """Closes loggers before all exit handlers that were registered so far: the last one registered runs first."""
+    """Makes loggers close before the exit handlers that were registered so far: handlers run in reverse order."""
     atexit.unregister(_close_at_exit)
     atexit.register(_close_at_exit)

@@ -14,13 +14,13 @@ import numpy as np
 from lox.loggers._errors import LoggerOptionError
 
 _KEPT = (
-    "A config holds numbers, text, None, arrays, and lists, dataclasses and mappings of these: give its name as text, "
+    "A config holds numbers, text, None, arrays, and lists, dataclasses and mappings of these: pass its name as text, "
     "or leave it out"
 )
 
 
 class ConfigTemplate:
-    """A config with gaps where its JAX arrays were: they travel to the host and are filled in for each lane."""
+    """A config with gaps in place of its JAX arrays, which travel to the host and are filled in for each lane."""
 
     def __init__(self, owner: str, config: Mapping[str, Any] | None) -> None:
         if config is not None and not isinstance(config, Mapping):
@@ -35,14 +35,14 @@ class ConfigTemplate:
         return config
 
     def sample(self) -> dict[str, Any]:
-        """A config of the same form, with zeros for the arrays."""
+        """A config with the same structure, with zeros for the arrays."""
         zeros = {i: np.zeros(array.shape, array.dtype) for i, array in self.arrays.items()}
         config: dict[str, Any] = filled(self._template, zeros)
         return config
 
     def _without_arrays(self, value: Any, path: str) -> Any:
-        """A copy with a gap for each JAX array. What is numpy's stays on the host, where 64 bits, text and dates
-        stay what they are. Under `vmap`, what differs between the lanes is JAX's."""
+        """A copy with a gap for each JAX array. numpy arrays stay on the host, so 64-bit values, text and dates do not change.
+        Under `vmap`, values that differ between the lanes are JAX arrays."""
         if isinstance(value, jax.Array):
             self.arrays[len(self.arrays)] = jax.random.key_data(value) if _is_key(value) else value
             return Gap(len(self.arrays) - 1)
@@ -61,7 +61,7 @@ class ConfigTemplate:
 
 
 class Gap(NamedTuple):
-    """Where an array was, and which."""
+    """The place of an array, with its number."""
 
     place: int
 
@@ -76,7 +76,7 @@ def filled(template: Any, arrays: Mapping[int, Any]) -> Any:
 
 
 def fields_of(value: Any) -> Mapping[Any, Any] | None:
-    """What a value holds by name; None if it holds nothing."""
+    """The fields of a mapping or dataclass by name; None for other values."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -97,7 +97,7 @@ def _is_key(value: jax.Array) -> bool:
 
 
 def json_value(value: Any) -> Any:
-    """A value of a config in the types that JSON has: arrays as numbers or lists of them, a complex number as a pair."""
+    """A value of a config in JSON types: arrays become numbers or lists of them, complex numbers pairs."""
     if isinstance(value, Mapping):
         return {name: json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
@@ -110,7 +110,7 @@ def json_value(value: Any) -> Any:
 
 
 def _json_scalar(value: Any) -> Any:
-    """A scalar of numpy."""
+    """A numpy scalar as a Python value."""
     kind = value.dtype.kind
     if kind == "c":
         return [_json_scalar(value.real), _json_scalar(value.imag)]

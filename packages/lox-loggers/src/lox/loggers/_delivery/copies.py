@@ -1,7 +1,7 @@
 """Logs that the device has not computed yet, on their way to the background thread.
 
-A call from Python must not wait for the device. So lox copies such values on the device (nobody else can donate or delete the
-copy), starts the transfer to the host, and lets the background thread read them when they arrive.
+A call from Python must not wait for the device. So lox copies such values on the device (so that nobody can donate or delete
+them), starts the transfer to the host, and lets the background thread read them when they arrive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import lox
 from lox._host.delivery import Delivery
 from lox.loggers._delivery.tables import check_whole, is_key, map_leaves, to_numpy
 
-_LONGEST_NAP = 0.02  # seconds between two looks at the device
+_LONGEST_NAP = 0.02  # seconds between two checks of the device, at most
 
 
 def start(logs: lox.logdict) -> lox.logdict:
@@ -38,7 +38,7 @@ def start(logs: lox.logdict) -> lox.logdict:
 
 
 def _is_waited_for(leaf: Any) -> bool:
-    # The words of random keys have to be computed from them, so these few are read at once.
+    # Reading PRNG keys takes a computation, so these few are read at once.
     return isinstance(leaf, jax.Array) and not is_key(leaf) and not _is_ready(leaf)
 
 
@@ -47,7 +47,7 @@ def _is_ready(array: Any) -> bool:  # arrays have this method, but jax.Array doe
 
 
 def _copy(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Copies on the devices of their originals, with one dispatch for all arrays on the same devices."""
+    """Copies arrays on their own devices, with one dispatch for all arrays on the same devices."""
     local = [array if array.is_fully_addressable else array.addressable_data(0) for array in arrays]
     together: dict[Any, list[int]] = {}
     for i, array in enumerate(local):

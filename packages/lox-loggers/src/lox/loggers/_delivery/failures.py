@@ -1,4 +1,4 @@
-"""The failures of a logger's background thread, until the user's thread raises them."""
+"""The failures of a logger's background thread, kept until the user's thread raises them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _telling() -> Iterator[None]:
 
 
 def is_telling() -> bool:
-    """Whether this thread is reporting a failure, so a handler of `logging` or of warnings runs. The handler may itself log
-    through lox. It must not get the failure, which belongs to the user's next call."""
+    """Whether this thread is reporting a failure, and so runs a handler of `logging` or of warnings. The handler may itself log
+    through lox. That call must not raise the failure, which belongs to the user's next call."""
     return getattr(_here, "telling", False)
 
 
@@ -45,7 +45,7 @@ class Failures:
         self._lock = threading.RLock()
         self._pending: BaseException | None = None
         self._more = 0  # failures after the pending one
-        self._lost_since = 0  # records that they and the pending one cost
+        self._lost_since = 0  # records that the pending failure and the later ones lost
         self._warned = False
         self._awaited = False
         self.lost = 0
@@ -62,7 +62,7 @@ class Failures:
             self.tell(f"{self._owner}: {where} failed: {describe(error)}. Training continues")
 
     def awaited(self, task: Callable[[], object]) -> Callable[[], None]:
-        """A task of the background thread that a caller waits for."""
+        """Wraps a task of the background thread that a caller waits for."""
 
         def run() -> None:
             self._awaited = True

@@ -1,9 +1,9 @@
-"""The ids of runs: what a state holds, and by which its records find their run.
+"""The ids of runs. A state holds an id, and its records find their run by it.
 
-A state is an array, so it goes into checkpoints with the rest of the training. In a later process it must not lead to a run
-that just happens to be opened in the same place of a count. So an id follows from the name of the run, and from which
-logger of the process it is, counted in the order in which they are made. It is the same in every process of a program, so
-programs that contain it are found in JAX's compilation cache, and are the same on all hosts.
+A state is an array, so it can end up in a checkpoint. In a later process it must not lead to a wrong run, so ids are not
+simply counted: an id is computed from the name of the run and the number of its logger in the process. It is the same in
+every process of a program, so programs that contain it are the same on all hosts, and JAX finds them in its compilation
+cache.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 import threading
 
 _loggers = itertools.count()
-_given: set[int] = set()  # in this process, by all loggers: a state of another one is always noticed
+_given: set[int] = set()  # the ids of all loggers in this process, so that a state of another logger is always noticed
 _lock = threading.RLock()
 
 
@@ -24,7 +24,7 @@ class RunIds:
         self._logger = next(_loggers)
 
     def of(self, name: str) -> int:
-        """A new id, for a run of that name: an int32. The second run of a name has another one than the first."""
+        """A new id, an int32, for a run of that name. Two runs of the same name have different ids."""
         with _lock:
             attempt = 0
             while True:

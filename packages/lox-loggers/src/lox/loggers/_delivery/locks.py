@@ -1,8 +1,8 @@
-"""Locks of the operating system: a run has one writer at a time, among all processes.
+"""Locks of the operating system: among all processes, a run has one writer at a time.
 
-A folder of runs has one lock file, in which each run has a byte of its own. So a process needs one open file for all runs
-of a folder, however many there are. The system frees the locks of a process that dies, also of one that is killed, and a
-forked child has none. Locks of this kind belong to a process, so the loggers of one process also look at a table.
+A folder of runs has one lock file, in which each run has its own byte. So a process needs one open file for all runs of a
+folder, however many there are. The system frees the locks of a process that ends, even if it is killed, and a forked child
+has none. Such locks belong to a process, so the loggers of one process also check a table.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from lox.loggers._errors import RunExistsError
 
 try:
     import fcntl
-except ImportError:  # Windows: only the loggers of one process know of each other
+except ImportError:  # Windows: only the loggers of one process know about each other
     fcntl = None  # type: ignore[assignment]
 
 FILE = ".lox.lock"
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
-# `struct flock`: where its fields are, and which of them is the process.
+# The layout of `struct flock`, and which of its fields is the process.
 _STRUCT, _PROCESS = ("qqihh", 2) if sys.platform == "darwin" else ("hhqqi0q", 4)
 
-# How long to wait for a logger of this process that is gone, and whose thread still writes what it had.
+# How many seconds to wait for a deleted logger of this process whose thread is still writing.
 _MAX_WAIT = 60.0
 
 _changed = threading.Condition(threading.RLock())
 
 
 class RunLock:
-    """The lock of the run `name` in `folder`: taken when it is made, and held until `release`.
+    """The lock of the run `name` in `folder`. Creating it takes the lock, which is held until `release`.
 
-    Return one from `Logger.lock`. Raises `RunExistsError` if the run is being written already, here or in another process.
-    A file system without locks is not an error.
+    Return one from `Logger.lock`. Raises `RunExistsError` if this process or another one is already writing the run. On a file
+    system without locks, it does nothing.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -62,7 +62,7 @@ class RunLock:
 
 
 class _LockFile:
-    """The lock file of a folder, open once in a process: to close a second descriptor would free all of its locks."""
+    """The lock file of a folder. A process opens it once, because closing a second descriptor would free all of its locks."""
 
     open_files: ClassVar[dict[tuple[int, int], _LockFile]] = {}
     process: ClassVar[int] = os.getpid()
@@ -74,7 +74,7 @@ class _LockFile:
 
     @classmethod
     def of(cls, folder: Path) -> _LockFile:
-        if cls.process != os.getpid():  # a forked child: the locks are its parent's
+        if cls.process != os.getpid():  # a forked child, whose parent has the locks
             cls.open_files, cls.process = {}, os.getpid()
         path = folder / FILE
         with contextlib.suppress(FileNotFoundError):
@@ -103,7 +103,7 @@ class _LockFile:
                 raise RunExistsError(
                     f"{holder} is writing the run {run}. Wait until it has ended, or use if_exists='new'"
                 ) from None
-            except OSError:  # a file system that has no locks
+            except OSError:  # a file system without locks
                 pass
         self._held[place] = lock
 
@@ -122,7 +122,7 @@ class _LockFile:
             self.open_files.pop(self._identity, None)
 
     def _holder(self, place: int) -> str:
-        """The process that has a lock, as far as the system knows."""
+        """A description of the process that has a lock, as far as the system knows it."""
         fields = [0] * 5
         kind, whence, start, length = (3, 4, 0, 1) if sys.platform == "darwin" else (0, 1, 2, 3)
         fields[kind], fields[whence], fields[start], fields[length] = fcntl.F_WRLCK, os.SEEK_SET, place, 1

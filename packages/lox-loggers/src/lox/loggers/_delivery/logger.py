@@ -87,7 +87,7 @@ class Logger(abc.ABC):
     """
 
     flush_interval: float | None = 1.0
-    """Rows are flushed at most this many seconds after they were written; None: only when the user asks."""
+    """Rows are flushed at most this many seconds after they were written; None to flush only when the user asks."""
 
     keys_apart: bool = False
     """Set it to True if order matters only within a key. `write` then gets more records at once."""
@@ -125,7 +125,7 @@ class Logger(abc.ABC):
             raise LoggerOptionError(f"{type(self).__name__}.__init__ must call super().__init__(**options)")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    # The attributes of a backend may have almost any name: ours are mangled, and the few that subclasses share are refused.
+    # A backend may use almost any attribute name: ours are mangled, and the few that our subclasses share are refused.
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -158,8 +158,8 @@ class Logger(abc.ABC):
         return ()
 
     def lock(self, name: str) -> RunLock | None:
-        """Takes the lock of a run, before anything else is done with the run. It is released after the run is closed. None: this
-        backend needs no lock."""
+        """Takes the lock of a run, before anything else is done with the run. It is released after the run is closed. Return None
+        if the backend needs no lock."""
         return None
 
     def written(self, name: str) -> Steps:
@@ -172,19 +172,19 @@ class Logger(abc.ABC):
     def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
         """Opens a run. Its name comes from the logger's option `name=`, or else from the key.
 
-        `jax.vmap(logger.init)(keys)` opens a run for each key.
+        `jax.vmap(logger.init)(keys)` opens a run for each key. Lanes that would have the same name are numbered.
 
-        Each lane is a run of its own, even if several would have the same name: the later ones are numbered.
-
-        config: the settings of the run, such as its hyperparameters: numbers, text, None, arrays, and lists and
-        mappings of these. Arrays in it may be traced, so that in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets
-        its own. A dict with text cannot pass through `jax.vmap` or `jax.jit`: use `lox.loggers.Config(lr=rates, env="CartPole")`.
+        Args:
+          key: a PRNG key.
+          config: the settings of the run, such as its hyperparameters: numbers, text, None, arrays, and lists, dataclasses and
+            mappings of these. Arrays may be traced: in `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own rate.
+            A dict with text cannot pass through `jax.vmap` or `jax.jit`; use `lox.loggers.Config(lr=rates, env="CartPole")`.
         """
         self.__ready()
         words, impl = words_of_key(key)
         template = ConfigTemplate(type(self).__name__, config)
         self.__naming.check(self._all_formats(), template, words)
-        # The process index is looked up here, because the host call must not call JAX.
+        # Looked up here, because the host call must not call JAX.
         host = functools.partial(self._open_lanes, impl, jax.process_index(), template)
         opened = call(host, (words, template.arrays), jax.ShapeDtypeStruct((), np.int32))
         pending.raise_failures(self._sinks())
@@ -193,7 +193,7 @@ class Logger(abc.ABC):
         return LoggerState(run=opened)
 
     def spool(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
-        """`fun`, with its records delivered once, when it returns. `options` are those of `lox.spool`."""
+        """The function `fun`, with its records delivered once, when it returns. `options` are those of `lox.spool`."""
         check_state(state)
         spooled = lox.spool(fun, **options)
 
@@ -207,7 +207,7 @@ class Logger(abc.ABC):
         return wrapper
 
     def tap(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
-        """`fun`, with its records delivered while it runs. `options` are those of `lox.tap`."""
+        """The function `fun`, with its records delivered while it runs. `options` are those of `lox.tap`."""
         check_state(state)
         tapped = lox.tap(fun, Receiver(self._receive, state.run, self.check_names), **options)
 
@@ -247,12 +247,12 @@ class Logger(abc.ABC):
         pending.raise_failures(self._sinks())
 
     def check_names(self, keys: Iterable[str], axes: Iterable[str]) -> None:  # noqa: B027 (most take any name)
-        """A backend that does not take some names raises an error here, before anything is delivered. For a compiled program,
-        this is before the program runs."""
+        """Override this to raise an error for keys or step axes that the backend does not take. For a compiled program, it is
+        called before the program runs."""
 
     def formats(self) -> Mapping[str, NameFormat | None]:
-        """The options of a backend that are filled in for each run, as `name=` is, by option. `init` checks that the config has
-        what they need before a run is opened; `lox.loggers.backend.fill_format` fills them in."""
+        """The options of a backend that are filled in for each run, as `name=` is: `{option: format}`. Before `init` opens a run,
+        it checks that the config has what they need. `lox.loggers.backend.fill_format` fills them in."""
         return {}
 
     @staticmethod
@@ -290,7 +290,7 @@ class Logger(abc.ABC):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    # The way from JAX to the sink. Some of our own subclasses override these: see reserved.py.
+    # From JAX to the sink. Some of our own subclasses override these: see reserved.py.
 
     @property
     def _sink(self) -> Sink:
@@ -304,7 +304,7 @@ class Logger(abc.ABC):
         return self.processes == "all" or jax.process_index() == 0
 
     def _on_call(self) -> None:  # noqa: B027 (most do not care)
-        """Hears of each call from Python: `init`, `log`, and that of a spooled or tapped function."""
+        """Called for each call from Python: `init`, `log`, and calls of a spooled or tapped function."""
 
     def _tell_others(self) -> None:
         """Reports earlier runs that were not replaced."""
@@ -316,16 +316,16 @@ class Logger(abc.ABC):
 
     @property
     def _own_axes(self) -> frozenset[str]:
-        """The step axes that `Logger` adds. They do not count when records are compared."""
+        """The step axes that `Logger` adds. They are ignored when records are compared."""
         return frozenset({"time"} if self.__time else ())
 
     def _can_open(self, run: Run, siblings: Siblings) -> bool:
-        """Whether `_open_one` would use just that name."""
+        """Whether `_open_one` would use exactly this name."""
         name = self.__naming.here(run)
         return name is None or self.__sink.ask(functools.partial(is_free, self, self.__sink, name, siblings), True)
 
     def _open_one(self, run: Run, siblings: Siblings) -> int:
-        """Opens a run and returns its id. A failure is kept, and what is sent to the id is dropped."""
+        """Opens a run and returns its id. A failure is kept for the user, and records for the id are dropped."""
         name = self.__naming.here(run)
         if name is None:
             run_id = self.__sink.ids.of(run.name)

@@ -1,9 +1,9 @@
 """The one place on the host where records are batched: deliveries that wait together become few, large tables.
 
-A backend takes a table in little more time than a row. So a writer never has to gather records itself.
+Writing a table takes a backend little more time than writing a row, and no writer has to gather records itself.
 
 What is written is the same as without batching. Only records that look alike are joined, and the records of a run keep their
-order. With `keys_apart`, only the order within each key counts: records with other keys in between do not end a table.
+order. With `keys_apart`, only the order within each key matters, so records with other keys in between do not end a table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import lox
 from lox._host.delivery import Delivery
 from lox.loggers._delivery.tables import nbytes
 
-# Copying larger records together gains nothing.
+# Joining larger records gains nothing.
 _MAX_BYTES = 4 * 1024 * 1024
 
 
@@ -33,15 +33,15 @@ class Joined(NamedTuple):
 
 
 def joined(deliveries: Iterable[Delivery], *, keys_apart: bool = False) -> Iterator[Joined]:
-    """The same records in fewer deliveries. The records of different runs may change places, those of one run never do (with
-    `keys_apart`: those of one key of a run)."""
+    """The same records in fewer deliveries. The order within a run does not change (with `keys_apart`, the order within a key of
+    a run), but the order between runs may."""
     groups: dict[Any, _RunGroups] = {}
     for delivery in deliveries:
         runs = delivery.lanes, np.asarray(delivery.operands).tobytes(), delivery.alive.tobytes()
         if runs not in groups:
             if delivery.lanes or any(lanes for lanes, _, _ in itertools.islice(groups, 1)):
-                # Deliveries with lanes are joined only with each other: a run can be in two sets of lanes, and what came
-                # first is written first.
+                # Deliveries with lanes are joined only with each other: a run can be in two sets of lanes, and earlier records
+                # must be written first.
                 yield from _drain(groups)
             groups[runs] = _RunGroups(keys_apart)
         yield from groups[runs].add(delivery)
@@ -55,14 +55,14 @@ def _drain(groups: dict[Any, _RunGroups]) -> Iterator[Joined]:
 
 
 class _RunGroups:
-    """What waits for one set of runs: a single group, or with `keys_apart` groups that have no key in common."""
+    """What waits for one set of runs: one group, or, with `keys_apart`, groups that have no key in common."""
 
     def __init__(self, keys_apart: bool) -> None:
         self._keys_apart = keys_apart
         self._groups: dict[tuple[str, ...], _Group] = {}
 
     def add(self, delivery: Delivery) -> Iterator[Joined]:
-        """Takes a delivery; yields what has to be written before it."""
+        """Takes a delivery, and yields what has to be written before it."""
         keys = tuple(delivery.logs) if self._keys_apart else ()
         if keys in self._groups and self._groups[keys].takes(delivery):
             return
@@ -85,7 +85,7 @@ class _RunGroups:
 
 
 class _Group:
-    """Deliveries to the same runs, of records that look alike."""
+    """Deliveries to the same runs, with records that look alike."""
 
     def __init__(self, first: Delivery) -> None:
         self.members = [first]
@@ -175,10 +175,10 @@ def _only(delivery: Delivery, key: str) -> Delivery:
 
 
 def _look(delivery: Delivery) -> Any:
-    """Equal for deliveries that can be joined; None for a delivery that stays alone.
+    """A value that is equal for deliveries that can be joined; None for a delivery that stays alone.
 
-    All keys of such a delivery have the same steps and the same number of records, in every lane. This runs for each delivery,
-    hence the loops that run in C.
+    All keys of a delivery that can be joined have the same steps and the same number of records, in every lane. This runs for
+    each delivery, so its loops are those of C functions such as `map`.
     """
     logs, stacked = delivery.logs, delivery.logs._stacked
     if not logs or (stacked and len(stacked) < len(logs)):
@@ -188,7 +188,7 @@ def _look(delivery: Delivery) -> Any:
     if set(map(type, values)) != _ARRAYS_ONLY:
         values, structure = jax.tree_util.tree_flatten(values)
     dtypes, shapes = list(map(_dtype, values)), list(map(_shape, values))
-    if any(map(_metadata, dtypes)):  # numpy would forget them
+    if any(map(_metadata, dtypes)):  # numpy would drop the metadata
         return None
     place, rows = len(delivery.lanes), 1
     if stacked:
@@ -201,12 +201,12 @@ def _look(delivery: Delivery) -> Any:
         return None
     axes = []
     for axis, by_key in logs._steps.items():
-        # If keys have steps of their own, equal steps of other records would become one row with them.
+        # If keys had steps of their own, equal steps of different records would end up in one row.
         if len(by_key) != len(logs) or len(set(map(id, by_key.values()))) > 1:
             return None
         step = next(iter(by_key.values()))
         axes.append((axis, step.dtype, _without(step.shape, place) if stacked else step.shape))
-    # What differs first decides: a structure cannot be compared with None.
+    # The order matters, because a structure cannot be compared with None.
     return bool(stacked), list(logs), structure is None, structure, dtypes, shapes, axes
 
 
@@ -224,7 +224,7 @@ def _without(shape: tuple[int, ...], place: int) -> tuple[int, ...]:
 
 
 def _lacks_records(logs: lox.logdict, rows: int) -> bool:
-    """Whether some rows hold no record: a condition did not hold, or there is room for more records than came."""
+    """Whether some rows hold no record, because a condition was false or a ring is not full."""
     counts = logs._counts.values()
     if set(map(type, counts)) == _NUMBERS_ONLY:
         return min(counts) < rows

@@ -1,4 +1,4 @@
-"""Names of runs: how `name=` is filled in, and made safe for every file system.
+"""Names of runs: how `name=` is filled in, and how names are made safe for every file system.
 
 A name is a path: its slashes are folders if the backend has folders. Letters, digits, some marks and everything printable
 beyond ASCII stay as they are. Everything else is percent-encoded, so different names stay different, and
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _MARKS = frozenset("_-.=+,@ ()[]")
 # On Windows these names are devices, whatever their extension.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
-_LONGEST = 200  # bytes; most file systems allow 255, and numbers, extensions and temporary names come on top
+_LONGEST = 200  # bytes: most file systems allow 255, and numbers, extensions and temporary suffixes need room
 _OWN_FIELDS = ("lane", "key", "process")
 _MOST_OF_A_NAME = 100_000
 
 
 def check_format(owner: str, option: str, given: Any) -> None:
-    """Refuses what is neither a format string nor a function."""
+    """Raises an error for anything but a format string or a function."""
     if given is None or callable(given):
         return
     if not isinstance(given, str) or not given:
@@ -51,7 +51,7 @@ def uses_process(given: Any) -> bool:
 
 
 def fill_format(owner: str, option: str, given: Any, run: Run) -> str:
-    """What a format string, or a function, makes of a run."""
+    """The text that a format string, or a function, makes of a run."""
     text = given(run) if callable(given) else _Fields(f"{owner}: {option}={given!r}").vformat(given, (), {"run": run})
     if isinstance(text, str):
         return text
@@ -59,7 +59,8 @@ def fill_format(owner: str, option: str, given: Any, run: Run) -> str:
 
 
 class _Fields(string.Formatter):
-    """Looks fields up in the config of a run first: `{rate}`, `{net.width}`, `{net[width]}`; then among its own."""
+    """Looks fields up in the config of the run (`{rate}`, `{net.width}`, `{net[width]}`), and then among `lane`, `key` and
+    `process`."""
 
     def __init__(self, who: str) -> None:
         self._who = who
@@ -93,7 +94,7 @@ class _Fields(string.Formatter):
         for part in rest:
             children = _children(value)
             if part not in children:
-                there = f"it has {', '.join(map(repr, children))}" if children else "nothing is in it"
+                there = f"it has {', '.join(map(repr, children))}" if children else "it is empty"
                 raise LoggerOptionError(f"{self._who}: {path!r} has no {part!r}; {there}")
             value, path = children[part], f"{path}.{part}"
         return value
@@ -128,7 +129,8 @@ def _parts(field: str) -> list[str]:
 def safe_name(who: str, name: str) -> str:
     """A name that is a path below the folder of a logger on every file system, different for different names.
 
-    who: how errors describe where the name comes from.
+    Args:
+      who: what errors say about where the name comes from.
     """
     parts = unicodedata.normalize("NFC", name).split("/")
     if any(part.strip() in ("", ".", "..") for part in parts):
@@ -160,7 +162,7 @@ def _percent(char: str) -> str:
 
 
 def folded(name: str) -> str:
-    """Equal for names that some file system treats as the same."""
+    """A form that is equal for names that some file system treats as the same."""
     return name.casefold()
 
 

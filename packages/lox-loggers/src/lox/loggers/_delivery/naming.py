@@ -1,4 +1,4 @@
-"""What `name=` and `processes=` make of the name of a run."""
+"""How `name=` and `processes=` decide the name of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ _MOST_LANE_AXES = 16
 
 
 class Naming:
-    """How one logger names its runs. given: its option `name=`."""
+    """How one logger names its runs.
+
+    Args:
+      given: the logger's option `name=`.
+    """
 
     def __init__(self, owner: str, given: NameFormat | None, processes: Processes) -> None:
         check_format(owner, "name", given)
@@ -25,7 +29,7 @@ class Naming:
         self._processes = processes
 
     def check(self, formats: Mapping[str, NameFormat | None], config: ConfigTemplate, words: jax.Array) -> None:
-        """Refuses formats that do not fit the config, before a run is opened, even if `init` is compiled."""
+        """Raises an error for formats that do not fit the config, before a run is opened, even if `init` is compiled."""
         run = Run("", (0,) * words.shape[-1], config=config.sample(), lane_index=(0,) * _MOST_LANE_AXES)
         for option, given in formats.items():
             if isinstance(given, str):
@@ -34,8 +38,8 @@ class Naming:
                     safe_name(f"{self._owner}: name={given!r}", filled)
 
     def named(self, run: Run, failures: Failures) -> Run:
-        """The run with the name that `name=` gives it. If that fails, it keeps the name of its key: the records of a running
-        program need a place."""
+        """The run with the name that `name=` gives it. If that fails, it keeps the name of its key, because the records of a
+        running program need a place."""
         if self.given is None:
             return run
         try:

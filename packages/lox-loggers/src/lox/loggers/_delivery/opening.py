@@ -41,7 +41,7 @@ def is_free(logger: Logger, sink: Sink, name: str, siblings: Siblings) -> bool:
 
 
 def open_run(logger: Logger, sink: Sink, run: Run, siblings: Siblings) -> tuple[Run, Writer, WrittenSteps | None]:
-    """Finds the name and opens the run. On the worker thread.
+    """Finds the name and opens the run. Runs on the worker thread.
 
     Names that this logger has used are skipped: `if_exists` is only about earlier runs.
     """
@@ -64,7 +64,7 @@ def open_run(logger: Logger, sink: Sink, run: Run, siblings: Siblings) -> tuple[
 
 
 def tell_others(logger: Logger, sink: Sink) -> None:
-    """Warns of runs of an earlier experiment that are still there, next to those that were replaced."""
+    """Reports runs of an earlier experiment that were not replaced."""
     if sink.closed or not sink.runs:
         return
     nothing: Iterable[str] = ()
@@ -80,14 +80,14 @@ def tell_others(logger: Logger, sink: Sink) -> None:
 
 
 def first_name(name: str, sink: Sink, siblings: Siblings) -> str:
-    """The name of a resumed run: lanes of equal names are numbered in the same order as before."""
+    """The name of a resumed run. Lanes with equal names are numbered in the same order as before."""
     return next(each for each in numbered(name) if folded(each) not in siblings.of(sink))
 
 
 def _candidates(logger: Logger, sink: Sink, name: str, siblings: Siblings) -> Iterator[str]:
     if logger.if_exists != "resume":
         return sink.unused(name)
-    # The order is stable: the second lane of a name continues the second run of that name, open or not.
+    # The order is stable: the second lane with a name continues the second run with that name, open or not.
     return (each for each in numbered(name) if folded(each) not in siblings.of(sink) and not sink.has(each))
 
 

@@ -1,4 +1,4 @@
-"""The options that every logger has, checked when it is made."""
+"""The options that every logger has, checked when it is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user's thread does about the background threads of a logger: it waits for them, and raises what they could not."""
+"""How the user's thread deals with the background threads of a logger: it waits for them, and raises their errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lox.loggers._delivery.sink import Sink
 
 
 def settle(sinks: Sequence[Sink], finish: Callable[[Sink], None]) -> None:
-    """Lets the device deliver, then has every sink finish, whatever the others have raised."""
+    """Waits for the device to deliver, then lets every sink finish, even if others have failed."""
     try:
         jax.effects_barrier()
     finally:

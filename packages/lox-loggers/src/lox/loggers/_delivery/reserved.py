@@ -35,12 +35,12 @@ _METHODS = frozenset(
 
 
 def check_class(backend: type) -> None:
-    """Refuses a backend that defines one of our private names."""
+    """Raises an error if a backend defines one of our private names."""
     _refuse(backend.__name__, _OURS.intersection(vars(backend)))
 
 
 def check_attribute(logger: object, name: str, value: Any) -> None:
-    """Refuses an attribute that would hide one of ours."""
+    """Raises an error for an attribute that would hide one of ours."""
     _refuse(type(logger).__name__, _OURS.intersection([name]))
     if name in _METHODS and not callable(value):
         _refuse(type(logger).__name__, [name])

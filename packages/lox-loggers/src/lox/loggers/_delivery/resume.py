@@ -18,12 +18,17 @@ Steps = Mapping[str, Mapping[str, np.ndarray]]
 class WrittenSteps:
     """The steps that a run held when it was opened again, key by key.
 
-    A record is there if one with the same key and the same steps is. Records without steps cannot be told
-    apart, so all of them are written.
+    A run has a record if it has one with the same key and the same steps. Records without steps cannot be distinguished, so
+    all of them are written.
     """
 
     def __init__(self, steps: Steps, source: str, ignored: Collection[str] = ()) -> None:
-        """source: how errors describe where the steps came from. ignored: axes that do not count when records are compared."""
+        """
+        Args:
+          steps: the steps, as `Logger.written` returns them.
+          source: what errors say about where the steps come from.
+          ignored: axes that are ignored when records are compared.
+        """
         self._ignored = frozenset(ignored)
         if not isinstance(steps, Mapping) or not all(isinstance(axes, Mapping) for axes in steps.values()):
             raise RunFormatError(f"{source} must return steps as {{key: {{axis: steps}}}}; it returned {steps!r}")
@@ -62,7 +67,7 @@ class WrittenSteps:
             return None
         new = ~_among(known, _row_codes(axes))
         if new.any() and any(_is_short(column) for column in axes.values()):
-            # A text backend has the shortest digits of a float32, 0.1, not all of them.
+            # Text backends write the shortest digits of a float32 (0.1), not all of them.
             new &= ~_among(known, _row_codes({axis: np.asarray(columns_to_python([c])[0]) for axis, c in axes.items()}))
         return new
 
@@ -85,8 +90,8 @@ def _is_short(column: np.ndarray) -> bool:
 def _row_codes(axes: Mapping[str, np.ndarray]) -> np.ndarray:
     """One comparable value for each row of steps.
 
-    By value, not by dtype: step 3 is step 3, whether stored as int32, int64 or float32. So each number
-    is split into its whole part and what is left; nan, the infinities and what is too large have no whole part.
+    Numbers are compared by value, not by dtype: step 3 equals step 3, whether stored as int32, int64 or float32. So each number
+    is split into its whole part and the rest. nan, infinities and numbers that are too large have no whole part.
     """
     parts = [part for axis in sorted(axes) for part in _whole_and_rest(np.asarray(axes[axis]))]
     table = np.ascontiguousarray(np.stack(parts, axis=-1))
@@ -94,11 +99,11 @@ def _row_codes(axes: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _whole_and_rest(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    if column.dtype.kind == "O":  # floats, and whole numbers that no float holds
+    if column.dtype.kind == "O":  # floats, and integers that no float can represent
         each = [_whole_and_rest(np.asarray([number])) for number in column.tolist()]
         return np.concatenate([whole for whole, _ in each]), np.concatenate([rest for _, rest in each])
     if column.dtype == np.uint64:
-        large = column > np.iinfo(np.int64).max  # which have no whole part either
+        large = column > np.iinfo(np.int64).max  # these have no whole part either
         return np.where(large, 0, column).astype(np.int64), np.where(large, column, 0).view(np.int64)
     if column.dtype.kind in "biu":
         return column.astype(np.int64), np.zeros(column.shape, np.int64)
@@ -106,7 +111,7 @@ def _whole_and_rest(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     small = np.abs(column) < 2.0**63  # false for nan
     whole = np.floor(np.where(small, column, 0)).astype(np.int64)
     rest = np.where(small, column - whole, column) + 0.0  # -0.0 is 0.0
-    rest[np.isnan(rest)] = np.nan  # there are many nans
+    rest[np.isnan(rest)] = np.nan  # one bit pattern for all nans
     return whole, rest.view(np.int64)
 
 

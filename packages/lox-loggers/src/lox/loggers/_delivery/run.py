@@ -31,7 +31,7 @@ class Run:
       resume: whether the run exists and should be continued.
       config: the config that `init` got: mappings, lists, numbers, text, None and numpy arrays.
       lane: the number of the run among all lanes of its `init`.
-      lane_index: its place along each axis of these lanes, that of the outermost `vmap` first.
+      lane_index: its place along each axis of these lanes, starting with the outermost `vmap`.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def plain_config(self) -> dict[str, Any]:
-        """The config in the types that JSON has: arrays are numbers, or lists of them."""
+        """The config in JSON types: arrays are numbers, or lists of them."""
         config: dict[str, Any] = json_value(self.config)
         return config
 
@@ -77,24 +77,24 @@ class Writer(Protocol):
     """Where the records of one run go. All calls come from one background thread, in order."""
 
     def write(self, logs: lox.logdict) -> None:
-        """Takes records by column: numpy arrays, in each of which axis 0 is the record."""
+        """Takes records by column: numpy arrays whose axis 0 is the record."""
 
     def flush(self) -> None:
-        """Returns when everything that was written would survive the death of the process."""
+        """Returns when everything that was written would survive if the process were killed."""
 
     def close(self) -> None:
-        """Flushes, and releases everything. Called once; nothing is written afterwards."""
+        """Flushes, and releases everything. It is called once, and nothing is written afterwards."""
 
 
 class LaneWriter(Writer):
-    """A writer that shares work between the lanes of a `vmap`: all of them get the same logs object, one after the other.
+    """A base class for writers that share work between the lanes of a `vmap`, or that look at their records later.
 
-    This is a base class for writers that encode all lanes at once, or that look at their records later.
+    The writers of all lanes get the same logs object, one after the other.
     """
 
     @abc.abstractmethod
     def write_lane(self, logs: lox.logdict, lane: tuple[int, ...]) -> bool:
-        """Takes the records of one lane. Returns False to get them by `write` instead, as a table of their own.
+        """Takes the records of one lane. Return False to get them through `write` instead, as a table of their own.
 
         Args:
           logs: what all lanes recorded, as numpy. The axes of the lanes come first; after them, keys in `logs.stacked` have an
@@ -104,20 +104,20 @@ class LaneWriter(Writer):
 
 
 class BatchWriter(Writer):
-    """A writer that learns when a batch ends: after the last `write` of records that were waiting together.
+    """A base class for writers that encode each table at once, and pass all of them to a file or a service together.
 
-    A base class for writers that encode each table at once, and hand all of them to a file or a service together.
+    `end_batch` is called after the last `write` of records that were waiting together.
     """
 
     @abc.abstractmethod
     def end_batch(self) -> None:
-        """Hands over what the writes since the last call have brought. A failure counts as one of these writes."""
+        """Passes on what was written since the last call. If it fails, that counts as a failure of these writes."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LoggerState:
-    """The handle of a run inside JAX code: a pytree of one int32, free to be carried, vmapped, donated."""
+    """The handle of a run inside JAX code: a pytree of one int32, which can be carried, vmapped and donated."""
 
     run: jax.Array
 
@@ -132,7 +132,7 @@ def check_state(state: Any) -> None:
 
 
 def words_of_key(key: Any) -> tuple[jax.Array, str | None]:
-    """The 32-bit words of a PRNG key, and the kind of key where it is not the usual one."""
+    """The 32-bit words of a PRNG key, and the kind of key if it is not the default one."""
     dtype = getattr(key, "dtype", None)
     if dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
         if key.ndim != 0:

@@ -1,6 +1,6 @@
 """The host side of a logger: its open runs, their writers, and their failures.
 
-A `Sink` lives as long as its logger, or until everything is written, whichever is longer: it does not refer to the logger.
+A `Sink` lives as long as its logger, or until everything is written, whichever is longer. It does not refer to the logger.
 Everything that touches a writer runs on the sink's worker thread. No exception of a backend ends that thread: even
 `SystemExit` goes to `Failures`.
 """
@@ -55,7 +55,7 @@ class _Nowhere(enum.Enum):
 class _OpenRun:
     run: Run
     writer: Writer
-    written: WrittenSteps | None  # what a resumed run holds already
+    written: WrittenSteps | None  # what a resumed run already has
     dirty: bool = False
     lane_writer: LaneWriter | None = None
     batch_writer: BatchWriter | None = None
@@ -82,20 +82,20 @@ class Sink:
         self._keys_apart = keys_apart
         self.failures = Failures(owner, on_error)
         self.closed = False
-        self._closing = threading.RLock()  # a signal handler may close what its thread is closing
+        self._closing = threading.RLock()  # reentrant: a signal handler may call `close` while its thread is closing
         self._pid = os.getpid()
         self.ids = RunIds()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._ids: dict[str, int] = {}  # by the name of the run
         self._not_opened: dict[int, BaseException] = {}
-        self._locks: dict[str, RunLock] = {}  # likewise
+        self._locks: dict[str, RunLock] = {}  # by the name of the run
         self._opened: dict[int, float] = {}  # when each run was opened
-        self._numbers: dict[str, int] = {}  # of a name, up to which number it is taken
+        self._numbers: dict[str, int] = {}  # for each name, the number from which to look for a free one
         self._cut_short: set[str] = set()
         self._close_timeout = close_timeout
-        self._at_hand: list[Joined] = []  # what is being written, the first last
+        self._at_hand: list[Joined] = []  # what is being written, in reverse order
         self._in_batch: dict[int, _OpenRun] = {}  # the runs with a BatchWriter that the current batch was written to
-        self._doing = ""  # what the backend was last asked for
+        self._doing = ""  # the latest task of the backend, for error messages
         self._worker = Worker(f"lox:{owner}", queue_size, self._write_all, self._flush_all, flush_interval)
         open_sinks.add(self)
 
@@ -119,7 +119,7 @@ class Sink:
         return folded(name) in self._ids
 
     def unused(self, name: str) -> Iterator[str]:
-        """The name and its numbered variants that are free. Numbers that were taken the last time are skipped."""
+        """The name and its numbered variants, as far as they may be free. Numbers that are known to be taken are skipped."""
         for number, candidate in enumerate(numbered(name, self._numbers.get(name, 1)), self._numbers.get(name, 1)):
             self._numbers[name] = number
             if not self.has(candidate):
@@ -171,7 +171,7 @@ class Sink:
         self._locks[name] = lock
 
     def deliver(self, delivery: Delivery) -> None:
-        """Queues what one host call brought: one run id, and its logs, for each lane."""
+        """Queues what one host call brought: for each lane, a run id and its logs."""
         if self.foreign:
             return
         # Values that are still on the device come from Python, not from a running program.
@@ -201,7 +201,7 @@ class Sink:
                 raise TimeoutError(self._stuck())
 
     def limit_patience(self) -> None:
-        """Before closing: from now on, a program that waits for room in the queue of a stuck backend gives up in time."""
+        """Called before closing: a program that waits for room in the queue of a stuck backend now gives up after the timeout."""
         self._worker.limit_patience(self._close_timeout)
 
     def _stuck(self) -> str:
@@ -214,15 +214,15 @@ class Sink:
         )
 
     def abandon(self) -> None:
-        """The logger was deleted without being closed: the thread writes what is queued. This may run during garbage
-        collection, so it never waits; interpreter exit does."""
+        """Called when the logger is deleted without being closed: the thread writes what is queued. This may run during garbage
+        collection, so it does not wait. Interpreter exit does."""
         if self.foreign or self.closed:
             return
         for lock in list(self._locks.values()):
             lock.end()
         if self._worker.stop(last=self._close_all):
             return
-        self._close_all()  # there is no thread: no run was ever opened, or the interpreter ends
+        self._close_all()  # there is no thread: no run was ever opened, or the interpreter is exiting
 
     def _write_all(self, deliveries: list[Delivery]) -> None:
         deliveries = [delivery for each in deliveries if (delivery := self._read(each)) is not None]
@@ -230,7 +230,7 @@ class Sink:
             self._tell_dropped(delivery.logs)
         try:
             blocks = list(joined(deliveries, keys_apart=self._keys_apart))
-        except BaseException as error:  # they are written one by one instead
+        except BaseException as error:  # write them one by one instead
             self.failures.keep(error, "joining records")
             blocks = [Joined(delivery, [delivery]) for delivery in deliveries]
         self._at_hand = blocks[::-1]
@@ -239,7 +239,7 @@ class Sink:
             self._worker.made_progress()
             try:
                 self._write_lanes(block)
-            except BaseException as error:  # nothing may end the thread: others wait for it
+            except BaseException as error:  # nothing may end the thread, because others wait for it
                 self._failed(error, "writing", block.delivery.logs)
             self._at_hand.pop()
         self._end_batch()
@@ -291,7 +291,7 @@ class Sink:
                 self._write(run_id, lane_of(delivery.logs, lane), parts)
 
     def _write_lane(self, run_id: int, logs: lox.logdict, lane: tuple[int, ...]) -> bool:
-        """Offers all lanes to a writer that can pick its own. False if the lane still has to be written, as a table."""
+        """Offers the logs of all lanes to a `LaneWriter`. Returns False if the lane still has to be written as a table."""
         entry = self._runs.get(run_id)
         if not isinstance(entry, _OpenRun) or entry.lane_writer is None:
             return False
@@ -302,12 +302,16 @@ class Sink:
             return entry.lane_writer.write_lane(logs, lane)
         except BaseException as error:
             if nothing_was_written(error):
-                return False  # writing the table finds the record at fault
+                return False  # writing it as a table finds the record that is at fault
             self._failed(error, f"writing to run {entry.run.name!r}", lane_of(logs, lane))
             return True
 
     def _write(self, run_id: int, logs: lox.logdict, parts: Iterable[lox.logdict] = ()) -> None:
-        """Writes records to a run. parts: the same records, delivery by delivery."""
+        """Writes records to a run.
+
+        Args:
+          parts: the same records, delivery by delivery.
+        """
         if run_id not in self._runs:
             error = LoggerStateError(f"run {run_id} does not belong to this logger. {STATES_DO_NOT_LAST}")
             self.failures.keep(error, "writing")
@@ -328,7 +332,7 @@ class Sink:
                 entry.writer.write(table)
         except BaseException as error:
             if nothing_was_written(error) and len(alone := list(parts)) > 1:
-                # One of the records cannot be stored, and it must not take the others with it.
+                # One of the records cannot be stored, but the others must not be lost with it.
                 for part in alone:
                     self._write(run_id, part)
                 return
@@ -341,16 +345,15 @@ class Sink:
             self._failed(LoggerClosedError(why.value), "writing", logs)
 
     def _flush_all(self) -> bool:
-        """False if some rows are still to be flushed."""
+        """Flushes all runs. Returns False if some rows still have to be flushed."""
         for entry in self._open():
             if entry.dirty:
                 self._doing = f"flushing run {entry.run.name!r}"
                 self._worker.made_progress()
                 try:
                     entry.writer.flush()
-                    entry.dirty = (
-                        False  # not after a failure: the writer may have kept its rows, so it is flushed again
-                    )
+                    # It stays dirty after a failure: the writer may have kept its rows, so it is flushed again.
+                    entry.dirty = False
                 except BaseException as error:
                     self._failed(error, f"flushing run {entry.run.name!r}")
         return not any(entry.dirty for entry in self._open())
@@ -377,9 +380,9 @@ class Sink:
 
     def _failed(self, error: BaseException, where: str, logs: lox.logdict | None = None) -> None:
         if isinstance(error, RunExistsError):
-            self.failures.keep(error, where)  # the user asked for it with if_exists="error"; the backend has not failed
+            self.failures.keep(error, where)  # the user asked for this error with if_exists="error"
             return
-        # A writer that keeps rows knows better how many were lost.
+        # A writer that keeps rows knows how many were really lost.
         lost = lost_records(error)
         if lost is None:
             lost = 0 if logs is None else count_records(logs)

@@ -1,4 +1,4 @@
-"""`Config`: a config that `jax.vmap` and `jax.jit` take as an argument, text and all."""
+"""`Config`: a config that `jax.vmap` and `jax.jit` take as an argument, even with text in it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lox.loggers._errors import LoggerOptionError
 
 @jax.tree_util.register_pytree_node_class
 class Config(Mapping[str, Any]):
-    """A config for `jax.vmap(logger.init)(keys, config)` with values that are no arrays.
+    """A config for `jax.vmap(logger.init)(keys, config)` in which some values are not arrays.
 
-    To JAX, its arrays are all there is: each lane gets its own part of them. Everything else (text, numbers, None) is the
-    same in all lanes. Make it of a mapping or a dataclass, of keywords, or of both, as a `dict`. Mappings in it may be nested.
+    JAX sees only its arrays, and each lane gets its own part of them. Everything else (text, numbers, None) is the same in all
+    lanes. Like a `dict`, it takes a mapping (or a dataclass), keywords, or both. Mappings in it may be nested.
 
     >>> keys, rates = jax.random.split(jax.random.key(0), 2), jnp.array([0.1, 0.2])
     >>> with lox.loggers.MemoryLogger() as logger:
@@ -29,7 +29,7 @@ class Config(Mapping[str, Any]):
     def __init__(self, config: Any = (), /, **more: Any) -> None:
         values = fields_of(config) if config != () else {}
         if values is None:
-            raise LoggerOptionError(f"Config: it must map names to values; got {type(config).__name__}")
+            raise LoggerOptionError(f"Config must map names to values; got {type(config).__name__}")
         self._arrays: list[Any] = []
         self._template = self._without_arrays({**values, **more}, "config")
 
@@ -72,8 +72,8 @@ class Config(Mapping[str, Any]):
 
 
 class _Rest:
-    """A config without its arrays. Equal to another only if its values have the same types too: 1, 1.0 and True are
-    different settings, and JAX must not use the program of one for another."""
+    """A config without its arrays. Two are equal only if their values have the same types: 1, 1.0 and True are different
+    settings, and JAX must not reuse a program for another setting."""
 
     __slots__ = ("_key", "template")
 
@@ -92,7 +92,7 @@ class _Rest:
 
 
 def _is_numbers(value: np.ndarray) -> bool:
-    """Whether JAX could map it: it has no arrays of text and dates."""
+    """Whether JAX can map it: JAX has no arrays of text or dates."""
     return value.dtype.kind in "biufc" or (value.dtype.kind == "V" and value.dtype.type is not np.void)
 
 
@@ -101,6 +101,6 @@ def _key(value: Any) -> Any:
         return tuple((name, _key(item)) for name, item in value.items())
     if type(value) in (list, tuple):
         return type(value), tuple(map(_key, value))
-    if isinstance(value, np.ndarray):  # whose repr leaves out what is in the middle
+    if isinstance(value, np.ndarray):  # its repr would leave out the middle
         return str(value.dtype), value.shape, value.tobytes() if not value.dtype.hasobject else id(value)
     return type(value), repr(value)

@@ -1,4 +1,4 @@
-"""Logs on the host: from Python or from a running program, as numpy, lane by lane, one after the other."""
+"""Logs on the host: checking them, converting them to numpy, taking lanes, and joining tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_record(data: Mapping[str, Any], steps: Mapping[str, Any]) -> None:
 
 
 def check_traced(data: Mapping[str, Any]) -> None:
-    """Refuses text in a record of compiled code: JAX has no arrays of text."""
+    """Raises an error for text in a record of compiled code: JAX has no arrays of text."""
     for key, value in data.items():
         for leaf in jax.tree_util.tree_leaves(value):
             if isinstance(leaf, str | bytes) or getattr(getattr(leaf, "dtype", None), "kind", "") in ("U", "S"):
@@ -55,13 +55,13 @@ def is_on_device(value: Any) -> bool:
         return False
     try:
         leaves = jax.tree_util.tree_leaves(value)
-    except ValueError:  # not a pytree, which is told when it is converted
+    except ValueError:  # not a pytree: the conversion reports that
         return False
     return any(isinstance(leaf, jax.Array) for leaf in leaves)
 
 
 def map_leaves(logs: lox.logdict, convert: Callable[[str, Any], Any]) -> lox.logdict:
-    """The same logs with `convert(name, leaf)` in the place of every value, step and count that is an array."""
+    """The same logs, with `convert(name, leaf)` in place of every value, step and count that is an array."""
     data = {key: _map_value(key, value, convert) for key, value in logs.items()}
     steps = map_steps(logs, lambda key, step: convert("a step", step))
     counts = {key: count if type(count) is int else convert("a count", count) for key, count in logs.counts.items()}
@@ -71,7 +71,7 @@ def map_leaves(logs: lox.logdict, convert: Callable[[str, Any], Any]) -> lox.log
 def with_all_parts(logs: lox.logdict) -> lox.logdict:
     """The same logs, with all parts of values that are spread over several processes.
 
-    Gathering such a value is a step that all these processes take, just as they computed it together.
+    All these processes have to call this, because they gather such a value together.
     """
     return logs if jax.process_count() == 1 else jax.tree_util.tree_map(_with_all_parts, logs)
 
@@ -88,7 +88,7 @@ def is_partial(leaf: Any) -> bool:
 
 
 def with_time(delivery: Delivery, seconds_open: Callable[[np.ndarray], np.ndarray]) -> lox.logdict:
-    """The logs of a delivery with the step axis `time`, where they have no axis of that name."""
+    """The logs of a delivery with the step axis `time`, unless they already have an axis of that name."""
     logs, lanes = delivery.logs, len(delivery.lanes)
     seconds = np.broadcast_to(seconds_open(np.asarray(delivery.operands)), delivery.lanes)
     columns: dict[tuple[int, ...], np.ndarray] = {}
@@ -105,7 +105,7 @@ def with_time(delivery: Delivery, seconds_open: Callable[[np.ndarray], np.ndarra
 
 
 def lane_of(logs: lox.logdict, lane: tuple[int, ...]) -> lox.logdict:
-    """The logs of one lane, out of numpy logs whose leading axes are the lanes."""
+    """The logs of one lane, taken from numpy logs whose leading axes are the lanes."""
     data = {
         key: value[lane] if type(value) is np.ndarray else jax.tree_util.tree_map(lambda leaf: leaf[lane], value)
         for key, value in logs.items()
@@ -116,7 +116,7 @@ def lane_of(logs: lox.logdict, lane: tuple[int, ...]) -> lox.logdict:
 
 
 def nbytes(logs: lox.logdict) -> int:
-    """How much memory the values of a logdict of numpy take."""
+    """How much memory the values of a numpy logdict take."""
     total = 0
     for value in logs.values():
         if type(value) is np.ndarray:
@@ -142,11 +142,11 @@ def records_of(delivery: Delivery) -> int:
 
 
 def _map_value(key: str, value: Any, convert: Callable[[str, Any], Any]) -> Any:
-    if type(value) in _ARRAY_LIKE or isinstance(value, (np.generic, jax.Array)):  # a union takes longer
+    if type(value) in _ARRAY_LIKE or isinstance(value, (np.generic, jax.Array)):  # faster than a union
         return convert(key, value)
     try:
         leaves, tree = jax.tree_util.tree_flatten(value)
-    except ValueError as error:  # keys of a dict that cannot be sorted
+    except ValueError as error:  # a dict with keys that cannot be sorted
         raise LoggerStateError(f"the value of {key!r} is not a pytree: {error}") from error
     if not leaves:
         raise LoggerStateError(f"the value of {key!r} holds no arrays or numbers: {value!r}")
@@ -166,7 +166,7 @@ def check_whole(name: str, leaf: Any) -> None:
 
 
 def to_numpy(name: str, leaf: Any) -> np.ndarray:
-    """A copy on the host, which nobody else can change."""
+    """A copy on the host that nobody else can change."""
     plain = type(leaf) in _ARRAY_LIKE or isinstance(leaf, np.generic)
     if not plain:
         check_whole(name, leaf)
@@ -184,7 +184,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def join_tables(tables: Sequence[lox.logdict]) -> lox.logdict:
-    """Tables one after the other, each key's columns joined once: `sum(tables)` in linear time."""
+    """Joins tables one after the other. It is `sum(tables)` in linear time, because each key's columns are joined once."""
     parts: dict[str, list[lox.logdict]] = {}
     for table in tables:
         for key in table:

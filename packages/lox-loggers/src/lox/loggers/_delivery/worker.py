@@ -1,12 +1,12 @@
 """A background thread behind a bounded queue. Items are handled in the order in which they were submitted.
 
 `submit` waits while the queue is full and never drops anything. Handlers and tasks catch their own failures. The thread
-starts with the first entry and is a daemon, so the owner of a worker closes it before the interpreter ends (see `at_exit`).
+starts with the first entry and is a daemon, so the owner of a worker closes it before the interpreter exits (see `at_exit`).
 At interpreter exit, when no new thread can start, everything is handled at once.
 
-The thread takes everything that waits, and then rests for a multiple of the time that it has worked. So a single delivery is
-handled at once, and many in a row are handled together. This leaves the processor to the program that logs. Anyone who waits
-for the thread ends its rest.
+The thread takes everything that waits, and then rests for a multiple of the time it has worked. So a single delivery is
+handled at once, and many in a row are handled together. This leaves the processor to the program that logs. A caller that
+waits for the thread ends its rest.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from lox.loggers._errors import LoggerClosedError
 T = TypeVar("T")
 Task = Callable[[], Any]
 
-# The most bytes of values in a queue, whatever the number of entries: a few deliveries of large arrays must not use up the
-# memory that training needs.
+# The most bytes in a queue, whatever the number of entries: a few deliveries of large arrays must not use up the memory
+# that training needs.
 MAX_BYTES = 256 * 1024 * 1024
 
 # The thread uses about 0.3 % of a core and delays no item by more than half a second.
 _REST = 300
 _MAX_REST = 0.5  # seconds
-_MAX_WAIT = 30.0  # between two attempts to do what has failed
+_MAX_WAIT = 30.0  # seconds between two attempts after a failure, at most
 
 
 class _Entry(NamedTuple):
     item: Any
     nbytes: int = 0
     task: Task | None = None
-    """If given, a caller waits for it to run, and there is no item."""
+    """A task that a caller waits for; the entry then has no item."""
     from_program: bool = False
     """Whether a running program waits until the item is queued."""
 
@@ -73,11 +73,11 @@ class Worker:
         self._finished = threading.Condition(self._lock)
         self._entries: deque[_Entry] = deque()
         self._waiting = 0  # entries accepted and not handled
-        self._bytes = 0  # what those hold
+        self._bytes = 0  # the size of those entries
         self._resting = False
         self._urgent = 0  # tasks in the queue, and threads that wait for room in it
         self._stopping = False
-        self._patience: float | None = None  # for how long without progress somebody waits for room
+        self._patience: float | None = None  # for how many seconds without progress a caller waits for room
         self._progress = 0
         self._waits_for_program = False
         self._working_on: list[_Entry] = []
@@ -85,19 +85,20 @@ class Worker:
 
     @property
     def on_thread(self) -> bool:
-        """Whether the caller already is the background thread."""
+        """Whether the caller is the background thread itself."""
         return self._thread is not None and threading.get_ident() == self._thread.ident
 
     def submit(self, item: Any, nbytes: int = 0, *, from_program: bool = False) -> None:
-        """Queues an item. Waits while the queue is full, unless that would be waiting for the program that submits the item."""
-        # Waiting for room in a queue that only this thread empties would never end.
+        """Queues an item. Waits while the queue is full, except in cases where that would be a deadlock."""
+        # Only this thread empties the queue, so waiting for room would never end.
         if self.on_thread or not self._queue(_Entry(item, nbytes, from_program=from_program)):
             self._handle([item])
 
     def run(self, task: Task, patience: float | None = None) -> bool:
         """Queues a task and returns when it, and everything before it, has run.
 
-        patience: gives up, and returns False, after this many seconds without progress.
+        Args:
+          patience: give up, and return False, after this many seconds without progress.
         """
         done = False
 
@@ -113,8 +114,8 @@ class Worker:
         if self.on_thread or not self._queue(_Entry(None, task=marked)):
             task()
             return True
-        # A condition, not an event: it releases the lock even if a signal handler waits while its own thread was about to queue
-        # something.
+        # A condition, not an event: it releases the lock even if a signal handler waits here while its own thread was about to
+        # queue something.
         with self._lock:
             waiting = _Patience(self, patience)
             while not done and waiting.goes_on:
@@ -123,8 +124,7 @@ class Worker:
 
     @contextlib.contextmanager
     def waiting_for_a_program(self) -> Iterator[None]:
-        """While the thread waits for a program, items of that program always find room: otherwise each would wait for the
-        other."""
+        """While the thread waits for a program, that program's items always find room. Otherwise each would wait for the other."""
         with self._lock:
             self._waits_for_program = True
             self._not_full.notify_all()
@@ -135,7 +135,7 @@ class Worker:
                 self._waits_for_program = False
 
     def made_progress(self) -> None:
-        """Resets the patience of everyone who waits."""
+        """Restarts the timeout of every caller that waits."""
         self._progress += 1
 
     def limit_patience(self, seconds: float | None) -> None:
@@ -154,9 +154,9 @@ class Worker:
         return self._stopping
 
     def stop(self, last: Task | None = None) -> bool:
-        """Accepts nothing after `last`; the thread ends when the queue is empty. Does not wait.
+        """Accepts nothing after `last`. The thread ends when the queue is empty. Does not wait.
 
-        False if there is no thread that could run `last`.
+        Returns False if there is no thread that could run `last`.
         """
         with self._lock:
             if last is not None and self._thread is not None and not self._stopping:
@@ -167,7 +167,7 @@ class Worker:
             return self._thread is not None
 
     def join(self, patience: float | None = None) -> bool:
-        """Waits for the thread to end. False if it has not ended after `patience` seconds without progress."""
+        """Waits for the thread to end. Returns False if it has not ended after `patience` seconds without progress."""
         if self._thread is None or self.on_thread:
             return True
         waiting = _Patience(self, patience)
@@ -176,9 +176,9 @@ class Worker:
         return not self._thread.is_alive()
 
     def _queue(self, entry: _Entry) -> bool:
-        """False if no thread can be started."""
+        """Queues an entry. Returns False if no thread can be started."""
         with self._lock:
-            if entry.task is None:  # a task takes no room: its caller waits for it anyway
+            if entry.task is None:  # a task needs no room, because its caller waits for it anyway
                 self._wait_for_room(entry)
             if self._stopping:
                 raise LoggerClosedError("the logger is closed, so nothing more can be logged to it")
@@ -249,7 +249,7 @@ class Worker:
             rested = time.monotonic() + min(self._max_rest, _REST * worked)
 
     def _take(self, due: float | None, rested: float) -> list[_Entry] | None:
-        """The entries that wait; none if `due` has come; None if the worker should end."""
+        """The entries that wait; an empty list if `due` has come; None if the worker should end."""
         with self._lock:
             self._rest(rested if due is None else min(due, rested))
             while not self._entries and not self._stopping:
@@ -259,8 +259,8 @@ class Worker:
                 self._not_empty.wait(left)
             if not self._entries and self._stopping:
                 return None
-            # Half a queue at a time: the two threads then seldom wait for each other, and there is room for the other half while
-            # this one is written.
+            # Half a queue at a time, so that there is room for new entries while these are written, and the two threads seldom
+            # wait for each other.
             taken = [self._entries.popleft() for _ in range(min(len(self._entries), max(1, self._size // 2)))]
             self._urgent -= sum(entry.task is not None for entry in taken)
             self._working_on = list(taken)
@@ -273,7 +273,7 @@ class Worker:
         self._resting = False
 
     def _work(self, entries: list[_Entry]) -> float:
-        """Returns the processor time that the items took. Tasks, which a caller waits for, do not count."""
+        """Returns the processor time that the items took. Tasks do not count, because a caller waits for them."""
         worked = 0.0
         for has_task, members in itertools.groupby(entries, lambda entry: entry.task is not None):
             group = list(members)
@@ -310,7 +310,7 @@ class _Patience:
         return time.monotonic() < self._until
 
     def seconds(self) -> float | None:
-        """When to look again."""
+        """How many seconds to wait before checking again; None if there is no limit."""
         return None if self.limit is None else max(0.0, self._until - time.monotonic())
 
 
@@ -321,7 +321,7 @@ def _processor_time(task: Callable[[], T]) -> tuple[float, T | None]:
 
 
 def _guarded(task: Callable[[], T]) -> T | None:
-    """Tasks catch their own failures. If one does not, it is printed, and the thread goes on, because others wait for it."""
+    """Tasks catch their own failures. If one does not, the failure is printed and the thread goes on: others wait for it."""
     try:
         return task()
     except BaseException:
