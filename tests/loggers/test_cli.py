@@ -194,7 +194,7 @@ def test_hyperparameters_are_columns_and_never_curves(capsys, sweep):
     }  # fmt: skip
     assert list(run["keys"]) == ["loss", "score"]
     status, _, err = lox_command(capsys, "plot", sweep, "-k", "depth")
-    assert (status, "nothing to draw: what was logged is config or text" in err) == (1, True)
+    assert (status, "nothing to draw, because only config and text were logged" in err) == (1, True)
 
 
 def test_plot_by(capsys, sweep):
@@ -247,11 +247,11 @@ def test_smoothing(capsys, sweep):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plot", "--by", "lr"], "no run has 'lr' in its config; there are rate, model/kind, model/width, depth"),
+        (["plot", "--by", "lr"], "no run has 'lr' in its config. Available: rate, model/kind, model/width, depth"),
         (["show", "--by", "lr"], "no run has 'lr' in its config"),
-        (["show", "--sort", "lr"], "no run has 'lr'; there are rate, model/kind, model/width, depth, loss, score"),
+        (["show", "--sort", "lr"], "no run has 'lr'. Available: rate, model/kind, model/width, depth, loss, score"),
         (["show", "--where", "lr=1"], "no run has 'lr' in its config"),
-        (["show", "--where", "rate=3"], "has rate=3; there are 0.01, 0.1, 1"),
+        (["show", "--where", "rate=3"], "has rate=3. Values of rate: 0.01, 0.1, 1"),
         (["show", "--where", "rate"], "--where 'rate': write KEY=VALUE"),
         (["show", "--reader", "svae"], "no reader 'svae' is installed; installed:"),
         (["plot", "--axis", "time"], "no key has steps along 'time': 'loss' has steps along step; 'score'"),
@@ -285,7 +285,7 @@ def test_a_stray_file_is_no_run(capsys, tmp_path, monkeypatch):
     (tmp_path / "text.jsonl").write_text('{"text": "a"}\n')
     status, out, err = lox_command(capsys, "show", ".")
     assert (status, out) == (1, "")
-    assert "holds no runs, nor does a folder below it" in err
+    assert "there are no runs in" in err
 
 
 def test_extreme_numbers_are_drawn(capsys, tmp_path):
@@ -378,7 +378,7 @@ def test_runs_without_a_common_axis_are_not_drawn_over_different_ones(capsys, tm
         logger.log(logger.init(jax.random.key(1)), {"loss": 1.0}, epoch=1)
     status, _, err = lox_command(capsys, "plot", tmp_path)
     assert status == 1
-    assert "no step axis of 'loss' in common; there are step, epoch" in err
+    assert "no step axis of 'loss' in common: they have step, epoch" in err
 
 
 def test_a_logarithmic_axis(capsys, runs, tmp_path):
@@ -446,7 +446,7 @@ def test_what_is_missing_is_named(capsys, runs, monkeypatch, module, arguments, 
     ("arguments", "message"),
     [
         (["show", "nowhere"], "does not exist"),
-        (["plot", ".", "-k", "x"], "holds no runs"),
+        (["plot", ".", "-k", "x"], "there are no runs in"),
     ],
 )
 def test_mistakes_are_one_line_on_stderr(capsys, tmp_path, monkeypatch, arguments, message):
@@ -459,7 +459,7 @@ def test_mistakes_are_one_line_on_stderr(capsys, tmp_path, monkeypatch, argument
 
 def test_keys_and_axes_that_are_not_there(capsys, runs):
     assert (
-        "no key matches nothing; there are loss, note, rng, train/v"
+        "no key matches nothing. Available keys: loss, note, rng, train/v"
         in lox_command(capsys, "show", runs, "-k", "nothing")[2]
     )
     assert (

@@ -83,9 +83,9 @@ def test_runs_of_a_version_that_did_not_tell_their_order_come_first_by_name(tmp_
 
 
 def test_load_says_what_is_wrong(tmp_path):
-    with pytest.raises(RunFormatError, match="nothing does not exist: give the path of a run"):
+    with pytest.raises(RunFormatError, match="nothing does not exist. Pass the path of a run"):
         load(tmp_path / "nothing")
-    with pytest.raises(RunFormatError, match="holds no runs, nor does a folder below it; installed readers: save"):
+    with pytest.raises(RunFormatError, match="there are no runs in .* or below it; installed readers: save"):
         load(tmp_path)
     seeds(tmp_path, lengths=(3, 2))
     with pytest.raises(RunFormatError, match="3 and 2 records of 'x'"):

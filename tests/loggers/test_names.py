@@ -78,7 +78,7 @@ def test_runs_are_found_under_the_name_that_was_given_or_the_one_that_is_stored(
     assert list(runs) == ["100%25/it%27s%3A a%3F"]
     assert runs["100%/it's: a?"] is runs["100%25/it%27s%3A a%3F"]
     assert "100%/other" not in runs
-    with pytest.raises(KeyError, match="no run 'x/../y'; there are 100%25"):
+    with pytest.raises(KeyError, match="no run 'x/../y'. Runs: 100%25"):
         runs["x/../y"]
 
 

@@ -103,7 +103,7 @@ def test_a_run_that_was_resumed_keeps_its_config(tmp_path):
 
 def test_stacked_runs_of_different_length_are_filled_up(sweep):
     runs = load(sweep)
-    with pytest.raises(RunFormatError, match=r"3 and 4 records of 'loss'; load\(path\).stack\(pad=True\) fills"):
+    with pytest.raises(RunFormatError, match=r"3 and 4 records of 'loss'; load\(path\).stack\(pad=True\) pads"):
         runs.stack()
     stacked = runs.stack(pad=True)
     assert stacked["loss"].shape == (6, 4)
@@ -129,8 +129,8 @@ def test_stacked_runs_may_lack_a_key(tmp_path):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (({"x": jnp.ones(3)}, {"step": 0}), r"a record of 'x' has the shape \[\(\)\] in one, and \[\(3,\)\]"),
-        (({"x": 1.0}, {"epoch": 0}), r"'x' has the step axes \['step'\] in one, and \['epoch'\]"),
+        (({"x": jnp.ones(3)}, {"step": 0}), r"a record of 'x' has the shape \[\(\)\] in one and \[\(3,\)\]"),
+        (({"x": 1.0}, {"epoch": 0}), r"'x' has the step axes \['step'\] in one and \['epoch'\]"),
     ],
 )
 def test_runs_that_cannot_be_stacked_say_why(tmp_path, other, message):
@@ -217,7 +217,7 @@ def test_options_are_checked(tmp_path):
 
 
 def test_an_unknown_run_says_which_there_are(sweep):
-    with pytest.raises(KeyError, match="no run 'x'; there are 0000000000000000, .* and 1 more"):
+    with pytest.raises(KeyError, match="no run 'x'. Runs: 0000000000000000, .* and 1 more"):
         load(sweep)["x"]
 
 

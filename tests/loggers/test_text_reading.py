@@ -73,7 +73,7 @@ def test_a_table_of_others_is_read_when_it_is_asked_for(tmp_path, name, text):
     assert logs.steps["epoch"]["loss"].tolist() == [0, 1, 2]
     assert logs["name"].tolist() == ["a", "b_1"]
     assert logs["flag"].tolist() == [True, False, True]
-    with pytest.raises(RunFormatError, match="holds no runs"):
+    with pytest.raises(RunFormatError, match="there are no runs in"):
         load(tmp_path)
 
 

@@ -59,7 +59,7 @@ def test_show_follows_a_run_and_reads_what_a_kill_left(tmp_path, start, kind):
     path = tmp_path / "runs"
     path.mkdir()
     watcher = start(*COMMAND, "show", path, "--watch", "0.1")
-    lines_until(watcher, lambda line: "holds no runs" in line)  # which is waited for
+    lines_until(watcher, lambda line: "there are no runs in" in line)  # which is waited for
     writer = start("-c", WRITER, kind, path)
     lines_until(watcher, lambda line: line.split()[:1] == ["loss"])
     lines_until(writer, lambda line: int(line) >= 3)

@@ -37,7 +37,7 @@ def export(selection: Selection, *, form: str | None, output: str | None) -> boo
 
 
 def _rows(chosen: Chosen) -> Iterator[Row]:
-    """One row for each record: the run, its config, steps and values. A column whose name is taken gets its kind as a prefix."""
+    """A row for each record: run, config, steps and values. A column whose name is taken gets its kind as a prefix."""
     legend = Legend()
     several = len(chosen.experiments) > 1
     experiment, run = legend.axis("experiment") if several else "", legend.axis("run")
@@ -50,10 +50,10 @@ def _rows(chosen: Chosen) -> Iterator[Row]:
                     labels[key] = legend.new_label(key, "config")
                 head[labels[key]] = value
             records = chosen.wanted.choose(logs.filter(lambda key, runs=runs: key not in runs.constants))
-            # Memory-mapped and key arrays alike become plain numpy here.
+            # Memory-mapped arrays and key arrays become plain numpy here.
             plain = jax.tree_util.tree_map(_to_numpy, records)
             for key in plain:
-                dict.__setitem__(plain, key, summarized(plain[key]))  # its steps stay
+                dict.__setitem__(plain, key, summarized(plain[key]))  # bypasses logdict, which would drop the steps
             table = rows(chosen.wanted.choose(plain), legend)
             yield from [{**head, **row} for row in table] or [head]
 

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader (`head`, `less`) has seen enough
+    except BrokenPipeError:  # the reader (`head`, `less`) has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -165,7 +165,7 @@ def _plot(options: argparse.Namespace) -> int:
     from lox.loggers._cli.plot import plot
     from lox.loggers._compare.curves import Look
 
-    # On a logarithmic axis a standard deviation would look like much more below than above.
+    # On a logarithmic axis, a standard deviation would look much larger below the mean than above it.
     band = options.band or ("minmax" if options.log else "std")
     look = Look(tuple(options.by), options.axis, options.center, band, options.each, options.smooth)
     selection = _selection(options, options.by)
@@ -179,7 +179,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _print(options: argparse.Namespace, render: Callable[[], tuple[str, bool]]) -> int:
-    """Prints what `render` gives, once or again and again. Status 1 if something could not be read."""
+    """Prints what `render` returns, once or repeatedly. The status is 1 if something could not be read."""
     if options.watch is not None:
         from lox.loggers._cli.watch import watch
 

@@ -1,4 +1,4 @@
-"""What the command prints: tables, notes, and nothing that a terminal would obey."""
+"""What the command prints: tables and notes, without control characters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "") -> str:
 
 
 def note(text: str) -> None:
-    """Something about the input, next to the result."""
+    """Prints a remark about the input to standard error, apart from the result."""
     sys.stderr.write(f"lox: {lines(text)}\n")
 
 

@@ -20,7 +20,7 @@ def plot(selection: Selection, look: Look, *, output: str | None, log: bool, as_
     chosen = choose(selection)
     found = panels(chosen.experiments, look, chosen.wanted)
     if not found:
-        raise RunFormatError(f"{', '.join(selection.paths)}: nothing to draw: what was logged is config or text")
+        raise RunFormatError(f"{', '.join(selection.paths)}: nothing to draw, because only config and text were logged")
     if as_json:
         return to_json(finite(as_data(found, look))) + "\n", chosen.whole
     if output is None:
@@ -30,13 +30,13 @@ def plot(selection: Selection, look: Look, *, output: str | None, log: bool, as_
 
 
 def _save(drawn: object, output: str) -> None:
-    """Replaces the file at once: anyone who looks at it meanwhile sees the earlier one."""
+    """Writes the figure and replaces the file atomically, so a viewer never sees a part of it."""
     path = Path(output)
     unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         drawn.savefig(unfinished)  # type: ignore[attr-defined]
         os.replace(unfinished, path)
-    except (ValueError, OSError) as error:  # a format that matplotlib does not have, or no such folder
+    except (ValueError, OSError) as error:  # an unknown format, or no such folder
         unfinished.unlink(missing_ok=True)
         raise LoggerOptionError(f"cannot write {output}: {error}") from error
 

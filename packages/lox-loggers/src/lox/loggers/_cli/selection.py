@@ -1,4 +1,4 @@
-"""Which runs and which values a command is about."""
+"""Which runs and which values a command shows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from lox.loggers._readers.selection import Keys
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """What was asked for: each path is an experiment of its own.
+    """What the user asked for. Each path is an experiment of its own.
 
-    also: config keys that are needed besides `keys`, to group or sort by.
+    Args:
+      also: config keys that are needed besides `keys`, to group or sort by.
     """
 
     paths: Sequence[str]
@@ -39,9 +40,9 @@ class Selection:
 class Chosen:
     experiments: dict[str, Runs]
     wanted: Keys
-    """Whether a value was asked for by its label."""
+    """Whether the value with a label was asked for."""
     whole: bool
-    """Everything could be read."""
+    """Whether everything could be read."""
 
 
 def choose(selection: Selection) -> Chosen:
@@ -86,7 +87,7 @@ def _check_keys(selection: Selection, experiments: Mapping[str, Runs], wanted: K
     if not there and not any(config for runs in experiments.values() for config in runs.configs.values()):
         raise RunFormatError(f"{paths}: nothing has been logged yet")
     if there and not matching:
-        raise RunFormatError(f"{paths}: no key matches {' '.join(selection.keys)}; there are {', '.join(there)}")
+        raise RunFormatError(f"{paths}: no key matches {' '.join(selection.keys)}. Available keys: {', '.join(there)}")
     for pattern in wanted.unused if there else ():
         note(f"no key matches {pattern}")
 
@@ -96,7 +97,7 @@ def _experiment_names(paths: Sequence[str]) -> list[str]:
     whole = [Path(os.path.abspath(path)) for path in paths]
     for place, path in enumerate(whole):
         if path in whole[:place]:
-            raise LoggerOptionError(f"{paths[place]} is given twice; each path is an experiment of its own")
+            raise LoggerOptionError(f"{paths[place]} is given twice, but each path is an experiment of its own")
     for length in range(1, max(len(path.parts) for path in whole) + 1):
         names = [Path(*path.parts[-length:]).as_posix() for path in whole]
         if len(set(names)) == len(names):
@@ -117,7 +118,9 @@ def _narrow(experiment: str, runs: Runs, conditions: Mapping[str, str]) -> Runs:
         there = {configs.show(config[key]) for config in runs.flat_configs.values() if key in config}
         runs = runs.where(functools.partial(_has, key, text))
         if not runs:
-            raise RunFormatError(f"no run of {experiment} has {key}={text}; there are {', '.join(sorted(there)[:20])}")
+            raise RunFormatError(
+                f"no run of {experiment} has {key}={text}. Values of {key}: {', '.join(sorted(there)[:20])}"
+            )
     return runs
 
 
@@ -126,7 +129,7 @@ def _has(key: str, text: str, config: Mapping[str, Any]) -> bool:
 
 
 def _matches(value: Any, text: str) -> bool:
-    """Whether a value is what somebody wrote: `0.01`, `1e-2`, `true` or `adam`."""
+    """Whether a value equals what the user wrote, such as `0.01`, `1e-2`, `true` or `adam`."""
     if isinstance(value, str):
         return value == text
     try:

@@ -21,13 +21,18 @@ from lox.loggers._readers.runs import Runs
 
 # More runs than this are shown in one table.
 _MANY = 8
-_MOST_VALUES = 8  # of a config key that are listed
-_LONGEST = 40  # characters of a config value in a table
+_MOST_VALUES = 8  # values of a config key that are listed, at most
+_LONGEST = 40  # characters of a config value in a table, at most
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """by: groups of runs, summarised. sort: a row for each run, in the order of a value; `-loss` turns it round."""
+    """How runs are shown.
+
+    Args:
+      by: config keys; runs with equal values are summarised as a group.
+      sort: a key; each run has a row, in the order of its value. `-loss` reverses the order.
+    """
 
     each: bool = False
     by: tuple[str, ...] = ()
@@ -44,7 +49,7 @@ def show(selection: Selection, options: Options) -> tuple[str, bool]:
         return to_json(finite(_as_data(chosen))) + "\n", chosen.whole
     parts = []
     for name, runs in chosen.experiments.items():
-        alone = len(chosen.experiments) == 1 or list(runs) == [name]  # then the name of the run says it
+        alone = len(chosen.experiments) == 1 or list(runs) == [name]  # then the name of the run is enough
         title = "" if alone else f"{lines(name)}: "
         parts.append(_show_experiment(title, runs, chosen.wanted, options))
     return "\n".join(parts), chosen.whole
@@ -180,13 +185,13 @@ def _sorted(runs: Runs, wanted: Callable[[str], bool], sort: str) -> list[list[s
     known = list(dict.fromkeys(name for of_run in config.values() for name in of_run))
     metrics = list(dict.fromkeys(label for of_run in last.values() for label in of_run))
     if key not in known and key not in metrics:
-        raise RunFormatError(f"no run has {key!r}; there are {', '.join([*known, *metrics])}")
+        raise RunFormatError(f"no run has {key!r}. Available: {', '.join([*known, *metrics])}")
 
     def place(name: str) -> tuple[int, Any]:
         return configs.sort_key({**last[name], **config[name]}.get(key))
 
     ordered = sorted(runs, key=place, reverse=turned)
-    if turned:  # what is missing or not a number stays at the end
+    if turned:  # missing values, and values that are not numbers, stay at the end
         ordered.sort(key=lambda name: place(name)[0] > 0)
     shown = [label for label in metrics if wanted(label) or label == key]
     rows = [["run", *known, *shown]]
@@ -207,7 +212,7 @@ def _config_line(runs: Runs) -> str:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """The different values of a config key: all if they are few, else their range."""
+    """The different values of a config key: all of them if they are few, otherwise their range."""
     distinct = sorted({configs.hashable(value) for value in values}, key=configs.sort_key)
     if len(distinct) <= _MOST_VALUES:
         return ", ".join(map(_brief, distinct))

@@ -1,4 +1,4 @@
-"""`--watch`: the same again, as files grow."""
+"""`--watch`: print again as files grow."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def watch(render: Callable[[], str], seconds: float) -> None:
-    """Prints what `render` gives whenever it has changed, until the user interrupts it. What cannot be read yet is told,
-    and waited for."""
+    """Prints what `render` returns whenever it has changed, until the user interrupts it. An error of reading is printed, and
+    reading is tried again."""
     shown = None
     try:
         while True:

@@ -1,1 +1,1 @@
-"""Runs next to each other: curves with their middle and spread, drawn in characters or as a figure."""
+"""Comparing runs: curves with a center and a band, drawn in characters or as a figure."""

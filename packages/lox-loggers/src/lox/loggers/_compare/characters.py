@@ -15,7 +15,7 @@ _MARKS = "•+x*o#@%&$"
 
 
 def draw(panel: Panel, look: Look, width: int, height: int, *, log: bool = False) -> str:
-    """A mark for each curve, a shade for its band."""
+    """A chart with a mark for each curve and a shade for its band."""
     title, entries = _legend(panel, look)
     curves = [_logarithmic(curve) for curve in panel.curves] if log else panel.curves
     shown = np.concatenate([part for c in curves for part in (c.center, c.low, c.high) if part is not None])
@@ -58,7 +58,7 @@ class _Grid:
                 self.cells[self._row(value)][column] = mark
 
     def _row(self, value: float) -> int:
-        # Halved, since the distance of two floats may be more than a float holds.
+        # Halved, because the difference of two large floats can overflow.
         span = (self._high / 2 - self._low / 2) or 1.0
         share = min(max((value / 2 - self._low / 2) / span, 0.0), 1.0)
         return self._height - 1 - round(share * (self._height - 1))
@@ -87,7 +87,7 @@ def _mark(number: int, curves: int) -> str:
 
 
 def _resampled(part: Array, curve: Curve, at: Array) -> Array:
-    if len(part) == 1:  # a lone point is drawn where it is
+    if len(part) == 1:  # a single point is drawn where it is
         near = np.zeros(len(at), bool)
         near[np.abs(at - curve.steps[0]).argmin()] = True
         return np.where(near, part[0], np.nan)

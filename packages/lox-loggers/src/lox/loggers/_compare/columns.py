@@ -19,7 +19,7 @@ class NumericColumn(NamedTuple):
     label: str
     """The key, or `key/leaf`."""
     values: Array
-    """One number for each record: of an array, its mean."""
+    """One number for each record: for an array, its mean."""
     shape: tuple[int, ...]
 
     @property
@@ -28,7 +28,7 @@ class NumericColumn(NamedTuple):
 
 
 def numeric_columns(logs: lox.logdict, key: str) -> Iterator[NumericColumn]:
-    """The leaves of a key that hold numbers. Text and PRNG keys have none."""
+    """The leaves of a key that hold numbers, without text and PRNG keys."""
     value = logs[key]
     leaves = [((), value)] if isinstance(value, np.ndarray) else _tree.leaves_of(summarized(value))
     for path, leaf in leaves:

@@ -1,4 +1,4 @@
-"""From runs to curves: what is drawn over what, and which runs are one curve."""
+"""From runs to curves: which axis they are drawn over, and which runs form one curve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lox.loggers._errors import LoggerOptionError, RunFormatError
 from lox.loggers._readers import config as configs
 from lox.loggers._readers.runs import Runs
 
-# Runs whose steps differ are compared at no more steps than this times their number.
+# The most numbers that are compared: if runs have different steps, the number of runs times the number of steps.
 _MOST_NUMBERS = 1 << 24
 
 
@@ -27,11 +27,11 @@ class Look:
 
     Args:
       by: the config keys that group runs; without any, all runs of an experiment are one group.
-      axis: the step axis to draw over; None: the first one that all runs have.
-      center: mean, median or iqm, the mean of the middle half.
+      axis: the step axis to draw over; by default the first one that all runs have.
+      center: mean, median, or iqm, the mean of the middle half.
       band: std, ci95, minmax or quartiles.
-      each: a curve for each run instead.
-      smooth: the weight of what came before, from 0 to below 1.
+      each: draw a curve for each run instead.
+      smooth: the weight of earlier records, from 0 to below 1.
     """
 
     by: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """Numbers over steps, and where they are those of several runs, the band around them."""
+    """Numbers over steps, with a band if they are those of several runs."""
 
     name: str
     steps: Array
@@ -62,9 +62,9 @@ class Curve:
     low: Array | None = None
     high: Array | None = None
     runs: tuple[int, int] = (1, 1)
-    """How many runs there are, at the step that has the fewest, and at the one that has the most."""
+    """The number of runs at the step that has the fewest, and at the step that has the most."""
     run: str | None = None
-    """The run, if it is the curve of one; curves of a group share their name."""
+    """The run, if it is the curve of a single one. The curves of a group have the same name."""
 
 
 class Panel(NamedTuple):
@@ -86,7 +86,7 @@ class Series(NamedTuple):
 def panels(
     experiments: Mapping[str, Runs], look: Look, wanted: Callable[[str], bool] = lambda label: True
 ) -> list[Panel]:
-    """One for each value. Several experiments never share a curve."""
+    """A panel for each value. Different experiments never share a curve."""
     groups = _groups(experiments, look)
     labels: dict[str, list[tuple[str, list[tuple[str, lox.logdict, str]]]]] = {}
     constant = set.intersection(*(runs.constants for runs in experiments.values())) if experiments else set()
@@ -138,7 +138,7 @@ def _groups(experiments: Mapping[str, Runs], look: Look) -> list[tuple[str, Runs
 
 
 def _axis(label: str, members: Sequence[tuple[lox.logdict, str]], look: Look, without: dict[str, str]) -> str | None:
-    """What a value is drawn over; None if it does not have the axis that was asked for."""
+    """The axis that a value is drawn over; None if the value does not have the chosen axis."""
     axes = [axes_of(logs, key) for logs, key in members]
     if look.axis is not None:
         if all(look.axis in of_run for of_run in axes):
@@ -151,7 +151,7 @@ def _axis(label: str, members: Sequence[tuple[lox.logdict, str]], look: Look, wi
     if any(axes):
         there = ", ".join(dict.fromkeys(axis for of_run in axes for axis in of_run))
         raise RunFormatError(
-            f"the runs have no step axis of {label!r} in common; there are {there}: choose runs with --where"
+            f"the runs have no step axis of {label!r} in common: they have {there}. Choose runs with --where"
         )
     return "record"
 
@@ -172,13 +172,13 @@ def _curves(group: str, members: Sequence[Series], look: Look) -> list[Curve]:
     members = [series for series in members if len(series.steps)]
     if look.each:
         names = short_names([series.run for series in members])
-        # With groups, a legend distinguishes these.
+        # With groups, the legend has one entry for each group.
         return [Curve(group or names[series.run], series.steps, series.values, run=series.run) for series in members]
     return [over_runs(group, members, look)] if members else []
 
 
 def over_runs(name: str, members: Sequence[Series], look: Look) -> Curve:
-    """The center of several runs with a band, at each step over the runs that have come so far."""
+    """The center of several runs with a band, at each step over the runs that have reached it."""
     if len(members) == 1:
         return Curve(name, members[0].steps, members[0].values)
     members = [_with_distinct_steps(series) for series in members]
@@ -203,7 +203,7 @@ def _common_steps(members: Sequence[Series]) -> Array:
 
 
 def _with_distinct_steps(series: Series) -> Series:
-    """Several records of one step count as their mean."""
+    """The series with one number for each step: the mean, if a step has several records."""
     steps, first, number = np.unique(series.steps, return_index=True, return_counts=True)
     if len(steps) == len(series.steps):
         return series
@@ -224,7 +224,7 @@ _BAND_PHRASES = {"std": " ± std", "ci95": ", 95 % interval", "minmax": ", min t
 
 
 def legend(curve: Curve, look: Look) -> str:
-    """A curve's entry in a legend; the caption has what all curves share."""
+    """The legend entry of a curve. The caption has what all curves share."""
     phrase = describe(curve, look)
     return ": ".join(part for part in (curve.name, phrase) if part)
 

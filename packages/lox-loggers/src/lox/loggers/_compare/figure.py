@@ -1,4 +1,4 @@
-"""Curves as a figure of matplotlib, small and plain enough for a paper."""
+"""Curves as a matplotlib figure, small and plain enough for a paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from lox.loggers._compare.curves import Curve, Look, Panel, describe
 
-# Okabe and Ito's colours, which colour-blind people can distinguish too.
+# Okabe and Ito's colours, which colour-blind people can also distinguish.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _INSIDE = 7  # the most entries of a legend that fit into the axes
 _PER_COLUMN = 20
@@ -26,13 +26,13 @@ _STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "lines.linewidth": 1.5,
-    "pdf.fonttype": 42,  # text stays text
+    "pdf.fonttype": 42,  # text in a PDF stays editable
     "svg.fonttype": "none",
 }
 
 
 def figure(panels: Sequence[Panel], look: Look, *, log: bool = False) -> Any:
-    """A `matplotlib.figure.Figure` with axes for each panel, whatever backend matplotlib has."""
+    """A `matplotlib.figure.Figure` with axes for each panel. It works with any backend of matplotlib."""
     try:
         import matplotlib
 
@@ -63,7 +63,7 @@ def _draw(axes: Any, panel: Panel, look: Look, log: bool) -> None:
     told: set[str] = set()
     for curve in panel.curves:
         colour = colours[curve.name]
-        alone = "o" if len(curve.steps) == 1 else None  # a line through one point is not seen
+        alone = "o" if len(curve.steps) == 1 else None  # a line through a single point is invisible
         label = curve.name if curve.name and curve.name not in told else None
         told.add(curve.name)
         axes.plot(
@@ -93,8 +93,8 @@ def _names(panel: Panel) -> list[str]:
 
 
 def _drawable(numbers: np.ndarray, log: bool) -> np.ndarray:
-    """Without what no axis can show: infinities, numbers whose distances are more than a float holds, and on a
-    logarithmic axis what is not positive."""
+    """The numbers, with nan for those that an axis cannot show: infinities, numbers so large that their differences overflow,
+    and on a logarithmic axis those that are not positive."""
     return np.where((np.abs(numbers) < 1e300) & (~np.bool_(log) | (numbers > 1e-300)), numbers, np.nan)
 
 
@@ -136,5 +136,5 @@ def _caption(panels: Sequence[Panel], look: Look) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib does not take for mathematics."""
+    """Text that matplotlib does not treat as mathematics."""
     return text.replace("$", r"\$")

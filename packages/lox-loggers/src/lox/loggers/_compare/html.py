@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOST_KEYS = 20
 _MOST_RUNS = 20
 _MOST_CONFIGS = 8
-_MOST_CURVES = 3  # columns with a curve for each run
+_MOST_CURVES = 3  # columns with curves in the table of runs, at most
 _LOOK = Look()
 
 
@@ -73,7 +73,7 @@ def show_open_runs(runs: Sequence[Run]) -> str:
 
 
 def split_configs(flat: Iterable[Mapping[str, Any]]) -> tuple[list[str], str]:
-    """The names of what differs between runs, and what is the same in all of them as text."""
+    """The names of the settings that differ between runs, and a text with those that are the same in all."""
     each = list(flat)
     values: dict[str, list[Any]] = {}
     for config in each:
@@ -97,7 +97,7 @@ def to_svg(curve: Curve) -> svg.Curve:
 
 
 def _metrics(runs: Runs) -> tuple[dict[str, list[_Member]], int]:
-    """What was logged as it went on, by label, and how many more there are."""
+    """The metrics by label (hyperparameters are not among them), and how many are left out."""
     found: dict[str, list[_Member]] = {}
     others: set[str] = set()
     for member in _members(runs):
@@ -146,7 +146,7 @@ def _row(label: str, members: Sequence[_Member]) -> Row:
 
 
 def _shared_axis(members: Sequence[_Member]) -> str:
-    """The first step axis that all runs have, or the number of the record."""
+    """The first step axis that all runs have, or else the record number."""
     axes = [axes_of(member.logs, member.key) for member in members]
     return next((axis for axis in axes[0] if all(axis in of_run for of_run in axes)), "record")
 

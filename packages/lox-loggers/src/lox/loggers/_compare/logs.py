@@ -1,4 +1,4 @@
-"""Logs that no file has, drawn as `lox plot` draws those of files."""
+"""Drawing logs in memory as `lox plot` draws logs in files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def plot_logs(
 
 
 def runs_of(logs: lox.logdict, lanes: int | None = None) -> Runs:
-    """The lanes as runs, each with its number for a name."""
+    """The lanes as runs, each named by its number."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(logs)):
         raise LogTypeError("lox: logs.plot() needs concrete values: call it outside jit, vmap and grad")
     axes = lane_axes(logs, "plot") if lanes is None else lanes
     named = {"lane " + ", ".join(map(str, lane)): as_table(of_lane) for lane, of_lane in lanes_of(logs, axes)}
     runs = Runs(named)
-    # Of files, what never changes may be a hyperparameter that was written again. Here it is what it is.
+    # In files, a value that never changes may be a hyperparameter that a resumed run wrote again. Here, records are metrics.
     runs._constants = {key for key in runs.constants if key not in logs.stacked}
     return runs

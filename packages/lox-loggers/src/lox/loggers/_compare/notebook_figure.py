@@ -6,11 +6,11 @@ import io
 
 from matplotlib.figure import Figure
 
-_SHOWN_DPI = 110  # with half as many pixels again, for screens that have them
+_SHOWN_DPI = 110  # the picture has 1.5 times as many pixels, for sharp screens
 
 
 class NotebookFigure(Figure):
-    """matplotlib's figure, also shown by a notebook in which nobody has imported pyplot."""
+    """A matplotlib figure that a notebook shows even if pyplot was not imported."""
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         picture = io.BytesIO()

@@ -1,7 +1,7 @@
-"""The middle of several runs, and how sure it is.
+"""The center of several runs, and its uncertainty.
 
 All three centers are weighted sums of the sorted values. So is the center of a bootstrap resample, with weights that depend
-only on how often each value was drawn. So one product of matrices gives the centers of all resamples at all steps.
+only on how often each value was drawn. One matrix product therefore gives the centers of all resamples at all steps.
 
 The interval is the percentile bootstrap over runs, and the interquartile mean the trimmed mean, as in `rliable`
 (Agarwal et al., 2021).
@@ -20,12 +20,12 @@ CENTERS = ("mean", "median", "iqm")
 BANDS = ("std", "ci95", "minmax", "quartiles")
 
 _RESAMPLES = 2000
-_SEED = 0  # the same runs have the same interval each time
+_SEED = 0  # fixed, so that the same runs always have the same interval
 _BLOCK = 1 << 23  # numbers in memory at once
 
 
 def summarize(values: Array, there: npt.NDArray[np.bool_], center: str, band: str) -> tuple[Array, Array, Array]:
-    """The center of each column and the ends of its band, over the rows that are there. A nan among them is seen in all."""
+    """The center of each column and the ends of its band, over the rows that are there. If one of them is nan, all three are."""
     middle, low, high = (np.full(values.shape[1], np.nan) for _ in range(3))
     numbers = there.sum(0)
     for number in np.unique(numbers[numbers > 0]):
@@ -39,7 +39,7 @@ def summarize(values: Array, there: npt.NDArray[np.bool_], center: str, band: st
 
 
 def _ends(ordered: Array, middle: Array, center: str, band: str) -> tuple[Array, Array]:
-    with np.errstate(all="ignore"):  # what is not finite stays so
+    with np.errstate(all="ignore"):  # values that are not finite give results that are not finite
         if band == "std":
             deviation = ordered.std(0)
             return middle - deviation, middle + deviation
@@ -65,7 +65,7 @@ def _interval(ordered: Array, center: str) -> tuple[Array, Array]:
 
 
 def _weights(center: str, number: int) -> Array:
-    """What each of the sorted values counts."""
+    """The weight of each of the sorted values."""
     ranks = np.arange(number)
     if center == "mean":
         kept = ranks >= 0
@@ -79,7 +79,7 @@ def _weights(center: str, number: int) -> Array:
 
 @lru_cache(maxsize=64)
 def _resampled_weights(center: str, number: int) -> Array:
-    """The same for each resample: a value that was drawn twice takes two ranks."""
+    """The same weights for each resample. A value that was drawn twice takes two ranks."""
     draws = np.random.default_rng(_SEED).multinomial(number, np.full(number, 1 / number), size=_RESAMPLES)
     ends = np.concatenate([np.zeros((_RESAMPLES, 1), int), np.cumsum(draws, axis=1)], axis=1)
     up_to = np.concatenate([[0.0], np.cumsum(_weights(center, number))])
@@ -87,10 +87,10 @@ def _resampled_weights(center: str, number: int) -> Array:
 
 
 def _weighted(weights: Array, ordered: Array) -> Array:
-    """`weights @ ordered`, where a weight of zero also leaves out what is infinite."""
+    """`weights @ ordered`, where a weight of zero also drops infinite values."""
     finite = np.isfinite(ordered)
     with np.errstate(all="ignore"):
-        # Scaled, so that the sum of large numbers does not overflow where their mean does not.
+        # Scaled, so that a sum of large numbers does not overflow if their mean does not.
         scale = np.maximum(np.abs(np.where(finite, ordered, 0)).max(0, initial=0), np.finfo(np.float64).tiny)
         total = (weights @ (np.where(finite, ordered, 0) / scale)) * scale
         if finite.all():
@@ -103,7 +103,7 @@ def _weighted(weights: Array, ordered: Array) -> Array:
 
 
 def smooth(values: Array, weight: float) -> Array:
-    """An exponential moving average that begins at the first value (TensorBoard's); what is not finite is passed over."""
+    """TensorBoard's exponential moving average, which begins at the first value. Values that are not finite are skipped."""
     smoothed = values.copy()
     total, norm = 0.0, 0.0
     for place, value in enumerate(values.tolist()):

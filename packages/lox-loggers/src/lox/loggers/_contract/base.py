@@ -1,4 +1,4 @@
-"""What the tests of `lox.loggers.testing` are made with."""
+"""The base of the tests in `lox.loggers.testing`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from lox.loggers.kinds import flatten, plain
 
 
 class Contract:
-    """What a suite defines for its backend, and what its tests use."""
+    """What a suite has to define for its backend, and helpers for its tests."""
 
     def make(self, folder: Path, **options: Any) -> Logger:
-        """A logger of the backend under test that keeps what it keeps in `folder`."""
+        """A logger of the backend under test, with its files in `folder`."""
         raise NotImplementedError("override make() to return the logger to test")
 
     def read(self, folder: Path, name: str) -> lox.logdict | None:
@@ -34,7 +34,7 @@ class Contract:
         return None
 
     def read_config(self, folder: Path, name: str) -> Mapping[str, Any] | None:
-        """The config of a run, as `Run.plain_config` had it; None if the backend keeps none."""
+        """The config of a run, as in `Run.plain_config`; None if the backend keeps none."""
         return None
 
     @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ class Contract:
         self._made: list[Logger] = []
         yield
         for logger in self._made:
-            # The test has seen what it had to see.
+            # The test is over, so failures and warnings no longer matter.
             with warnings.catch_warnings(action="ignore"), contextlib.suppress(Exception):
                 logger.close()
 
@@ -53,7 +53,7 @@ class Contract:
         return logger
 
     def records(self, name: str, leaf: str = "loss", axis: str = "step") -> tuple[list[Any], list[Any]]:
-        """The steps and values of a leaf, as lists; skips the test where the backend keeps nothing."""
+        """The steps and values of a leaf, as lists. Skips the test if the backend keeps nothing."""
         logs = self.read(self._folder, name)
         if logs is None:
             pytest.skip("this backend does not keep what it is given: read returns None")
@@ -66,7 +66,7 @@ class Contract:
         return [], []
 
     def config(self, name: str) -> Mapping[str, Any]:
-        """The config of a run; skips the test where the backend keeps none."""
+        """The config of a run. Skips the test if the backend keeps none."""
         config = self.read_config(self._folder, name)
         if config is None:
             pytest.skip("this backend does not keep the configs of runs: read_config returns None")
@@ -104,7 +104,7 @@ def break_writes(logger: Logger, error: Exception) -> None:
 
 @contextlib.contextmanager
 def in_the_way(folder: Path) -> Iterator[None]:
-    """While this lasts, a file is where the folder was."""
+    """A context in which a file is in the place of the folder."""
     aside = folder.with_name("aside")
     was_there = folder.exists()
     if was_there:
@@ -119,5 +119,5 @@ def in_the_way(folder: Path) -> Iterator[None]:
 
 
 def rounded(values: Sequence[Any] | np.ndarray) -> list[Any]:
-    """Numbers as Python numbers: backends may keep fewer digits than float64 has, but not fewer than float32."""
+    """Python numbers, rounded to the digits of float32: backends may keep fewer digits than float64 has."""
     return [float(np.float32(value)) if np.asarray(value).dtype.kind == "f" else int(value) for value in values]

@@ -1,4 +1,4 @@
-"""A reader against its writer: everything that the suite for backends asks, read back by `lox.loggers.load`, and more."""
+"""The suite for readers: all tests for backends, with records read back through `lox.loggers.load`, and more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lox.loggers._readers.runs import Runs
 
 
 class ReaderContract(LoggerContract):
-    """What a backend with a reader promises: say which reader in `reader`, and leave `read` and `read_config` as they are."""
+    """What a backend with a reader promises. Set `reader`, and do not override `read` and `read_config`."""
 
     reader: ClassVar[str]
     """The name of its entry point in the group `lox.readers`."""
@@ -34,7 +34,7 @@ class ReaderContract(LoggerContract):
         return self.runs(folder).configs[name]
 
     def runs(self, folder: Path | None = None, **options: Any) -> Runs:
-        """All runs, as a folder above the one that they are in shows them."""
+        """All runs, loaded from the folder above the one that they are in."""
         below = self._folder if folder is None else folder
         found = load(below.parent, readers=self.reader, **options)
         return _named_from(below.name, found)
@@ -96,7 +96,7 @@ class ReaderContract(LoggerContract):
         assert len(whole["loss"]) == 5
 
     def test_what_a_kill_left_is_read_or_an_error(self) -> None:
-        """Cuts the end off a file, at any place: what is read are the first records."""
+        """Cuts a file at various places: what can be read must be the first records."""
         logger, names = self._two_runs()
         whole = {name: rounded(self.runs()[name]["loss"]) for name in names}
         logger.close()
@@ -115,7 +115,7 @@ class ReaderContract(LoggerContract):
 
 
 def _named_from(folder: str, runs: Mapping[str, lox.logdict]) -> Runs:
-    """Runs as they are named from the folder they are in."""
+    """The runs with names relative to the folder that they are in."""
     prefix = f"{folder}/"
     assert all(name.startswith(prefix) for name in runs), f"names are paths from where one looks: {list(runs)}"
     given = runs.configs if isinstance(runs, Runs) else {}

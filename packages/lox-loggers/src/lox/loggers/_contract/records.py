@@ -1,4 +1,4 @@
-"""What the suite asks of records: their way to a backend, their values, and what happens when one cannot be written."""
+"""Tests of records: how they reach a backend, their values, and what happens if one cannot be written."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class RecordsContract(Contract):
         np.testing.assert_array_equal(values, [np.nan, np.inf, -np.inf])
 
     def test_a_reduction_is_one_record(self) -> None:
-        """`logs.counts` of it says how many records it is made of."""
+        """`logs.counts` is then the number of records that were reduced."""
         logger = self.logger()
         state = logger.init(jax.random.key(1))
         jax.jit(logger.spool(scan, state, reduce="mean"))(jnp.full(5, 2.0))
@@ -148,14 +148,14 @@ class RecordsContract(Contract):
         assert self.records(self.only_run(logger)) == ([4], [6.0])
 
     def test_only_the_rows_that_are_there_are_written(self) -> None:
-        """Of six records, three pass `where`, and `capacity` has room for two, or for four."""
+        """Three of six records pass `where`, and `capacity` has room for two or four."""
 
         def some(xs: Any) -> None:
             jax.lax.map(lambda x: lox.log({"loss": x}, step=x.astype(int), where=x % 2 == 0), xs)
 
         logger = self.logger()
         state = logger.init(jax.random.key(1))
-        with warnings.catch_warnings(action="ignore"):  # that capacity=2 drops one
+        with warnings.catch_warnings(action="ignore"):  # capacity=2 drops a record, with a warning
             for capacity in (2, 4):
                 jax.jit(logger.spool(some, state, capacity=capacity))(jnp.arange(6.0))
             logger.flush()

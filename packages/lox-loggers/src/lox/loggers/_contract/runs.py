@@ -1,4 +1,4 @@
-"""What the suite asks of runs: names, configs, and runs that already exist."""
+"""Tests of runs: names, configs, and runs that already exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lox.loggers._errors import LoggerOptionError, RunExistsError
 
 
 class RunsContract(Contract):
-    """Each key opens a run of its own, and `if_exists` is kept to."""
+    """Each key opens its own run, and `if_exists` is respected."""
 
     # Names.
 
@@ -35,7 +35,7 @@ class RunsContract(Contract):
 
     @pytest.mark.parametrize("if_exists", ["new", "error", "replace", "resume"])
     def test_lanes_of_one_name_are_runs_of_their_own(self, if_exists: str) -> None:
-        """Paired seeds: the same keys under several rates."""
+        """Paired seeds: the same keys with several rates."""
         logger = self.logger(if_exists=if_exists, name="baseline")
         keys, rates = jax.random.split(jax.random.key(1), 2), jnp.asarray([1.0, 2.0])
         init = jax.vmap(jax.vmap(logger.init, in_axes=(0, None)), in_axes=(None, 0))
@@ -117,7 +117,7 @@ class RunsContract(Contract):
         return name
 
     def _again(self, if_exists: str, **options: Any) -> str:
-        """Steps 3 to 6 from a second logger; the name of its run."""
+        """Logs steps 3 to 6 with a second logger, and returns the name of its run."""
         with self.logger(if_exists=if_exists, **options) as logger:
             state = logger.init(jax.random.key(1))
             name = self.only_run(logger)

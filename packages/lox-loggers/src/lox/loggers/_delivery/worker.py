@@ -124,7 +124,7 @@ class Worker:
 
     @contextlib.contextmanager
     def waiting_for_a_program(self) -> Iterator[None]:
-        """While the thread waits for a program, that program's items always find room. Otherwise each would wait for the other."""
+        """While the thread waits for a program, that program's items always find room: otherwise both would wait forever."""
         with self._lock:
             self._waits_for_program = True
             self._not_full.notify_all()

@@ -1,4 +1,4 @@
-"""What is known about a run as a whole: the config that `init` was given, and what was logged once and without steps."""
+"""The config of a run: what `init` was given, and what was logged once, without steps."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _MOST_NUMBERS = 64  # larger arrays are not hyperparameters
 
 
 def constants(runs: Mapping[str, lox.logdict]) -> set[str]:
-    """The keys that say something about a run, not about a moment of it: those that have no steps, and one record in each
-    run that has them, or the same one again (of a run that was resumed)."""
+    """The keys that describe a whole run. They have no steps, and each run that has them has one record, or equal ones (if it
+    was resumed)."""
     found: dict[str, bool] = {}
     for logs in runs.values():
         stepped = {key for by_key in logs.steps.values() for key in by_key}
@@ -76,21 +76,21 @@ def comparable(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two comparable values are equal. True is not 1, and nan is nan."""
+    """Whether two comparable values are equal. True does not equal 1, and nan equals nan."""
     if isinstance(one, bool) != isinstance(other, bool):
         return False
     return bool(one == other) or (one != one and other != other)
 
 
 def hashable(value: Any) -> Any:
-    """A comparable value as a key of a dict. All nan are one."""
+    """A comparable value as a key of a dict. All nans are the same key."""
     if isinstance(value, list | dict):
         return repr(value)
     return math.nan if value != value else value
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
-    """Sorts values of any kinds: numbers, then text, then the rest."""
+    """Sorts values of different types: numbers, then text, then the rest."""
     if isinstance(value, bool | int | float):
         return (0, value) if value == value else (1, 0)
     return (2, value) if isinstance(value, str) else (3, repr(value))

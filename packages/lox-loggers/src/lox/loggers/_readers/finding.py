@@ -1,4 +1,4 @@
-"""Which runs lie below a path, and what they hold."""
+"""Finding and reading the runs below a path."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Found(NamedTuple):
 
 
 class Readable(NamedTuple):
-    """What could be read, by name and in order, and what is wrong with the rest, by file."""
+    """The runs that could be read, by name and in order, and the errors of the others, by file."""
 
     recordings: dict[str, Recording]
     errors: dict[str, Exception]
     readers: set[str]
-    """Those that found something."""
+    """The readers that found something."""
     is_run: bool
-    """The path is that of a single run, and there is nothing else below it."""
+    """Whether the path is that of a single run, with no other run below it."""
 
 
 def read_below(path: Path, readers: Mapping[str, Reader], wanted: Wanted) -> Readable:
@@ -49,7 +49,7 @@ def read_below(path: Path, readers: Mapping[str, Reader], wanted: Wanted) -> Rea
 def find(path: Path, readers: Mapping[str, Reader]) -> list[Found]:
     """All runs below a path, or at it."""
     if not path.exists():
-        raise RunFormatError(f"{path} does not exist: give the path of a run, or of a folder with runs in it")
+        raise RunFormatError(f"{path} does not exist. Pass the path of a run, or of a folder with runs in it")
     patterns = {name: _matcher(reader.patterns) for name, reader in readers.items()}
     files: dict[str, list[Path]] = {name: [] for name in readers}
     for folder, names in _walk(path):
@@ -68,7 +68,7 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
         yield str(path.parent), [path.name]
         return
     for folder, folders, names in os.walk(path, onerror=_refuse):
-        # Neither version control nor environments hold runs; but a hidden folder that is asked for (.lox) is walked.
+        # Folders of version control and environments hold no runs. Other hidden folders, such as .lox, are searched.
         folders[:] = sorted(name for name in folders if name not in _SKIPPED)
         yield folder, sorted(names)
 
@@ -85,8 +85,8 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], object]:
 
 
 def _once_each(found: Iterable[Found]) -> list[Found]:
-    """Two backends that write to one folder leave the same run twice, under one name: the first reader has it. Counted
-    twice, it would spoil every mean."""
+    """If two backends write to one folder, the same run is there twice, under one name. Only the first reader returns it,
+    because a run that counts twice would distort every mean."""
     by_name: dict[str, Found] = {}
     for each in found:
         by_name.setdefault(each.run.name, each)
@@ -95,10 +95,10 @@ def _once_each(found: Iterable[Found]) -> list[Found]:
 
 def _nothing(path: Path, readers: Mapping[str, Reader]) -> str:
     kinds = ", ".join(f"{name} ({', '.join(reader.patterns)})" for name, reader in readers.items())
-    where = f"{path} holds no runs, nor does a folder below it" if path.is_dir() else f"{path} is not a run"
+    where = f"there are no runs in {path} or below it" if path.is_dir() else f"{path} is not a run"
     return f"{where}; installed readers: {kinds}"
 
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Sorts `seed=10` behind `seed=9`."""
+    """A sort key that puts `seed=10` after `seed=9`."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name))

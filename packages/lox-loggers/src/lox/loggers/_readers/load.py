@@ -15,7 +15,7 @@ from lox.loggers._readers.reader import installed_readers
 from lox.loggers._readers.runs import Runs
 from lox.loggers._readers.selection import Keys
 
-_MOST_ERRORS = 20  # in one message
+_MOST_ERRORS = 20  # that one message lists
 
 
 @overload
@@ -48,22 +48,22 @@ def load(
     readers: str | Sequence[str] | None = None,
     on_error: Literal["raise", "warn"] = "raise",
 ) -> Any:
-    """Reads logs from files. Returns the logdict of a run; for a folder with runs in it, at any depth, returns `Runs`, a mapping
-    `{name: logdict}` that can be narrowed, grouped, stacked and made into a table.
+    """Reads logs from files. For a run, it returns its logdict. For a folder with runs in it, at any depth, it returns `Runs`, a
+    mapping `{name: logdict}` that can be filtered, grouped, stacked and turned into a table.
 
     It reads the files of every backend, whichever program wrote them: `save`, `csv` and `jsonl`, TensorBoard's event files
     (with lox-tensorboard installed) and offline runs of wandb (with lox-wandb). The name of a run is its path below `path`.
     Runs are in the order in which they were opened: those of `jax.vmap(logger.init)(keys)` in the order of the keys. Values
-    are numpy arrays (memory-mapped if they are large), and PRNG keys are JAX key arrays. Nested values of classes that JSON
-    does not have come as dicts.
+    are numpy arrays (memory-mapped if they are large), and PRNG keys are JAX key arrays. Nested values of classes that JSON does
+    not have, such as dataclasses, are dicts.
 
     Args:
       path: a run, or a folder with runs in it or in folders below.
-      stack: return one logdict with a leading run axis, like `load(path).stack()`.
+      stack: if True, return one logdict with a leading run axis, like `load(path).stack()`.
       keys: only these keys, or leaves of nested values; patterns such as `"train/*"` work.
-      readers: only the runs of these, such as `"save"`.
-      on_error: what happens if runs cannot be read. `"raise"`: an UnreadableRunsError that names them all, and has the
-        others as `error.runs`. `"warn"`: a LoggerWarning, and the others are returned.
+      readers: only runs that these readers read, such as `"save"`.
+      on_error: what happens if runs cannot be read. `"raise"` raises an UnreadableRunsError that names them all, with the
+        other runs as `error.runs`. `"warn"` warns and returns the other runs.
 
     >>> for seed in range(2):
     ...     with lox.loggers.SaveLogger("runs") as logger:
@@ -83,14 +83,20 @@ def load(
     if found.errors:
         _tell(found, runs, on_error)
     if keys is not None and wanted.seen and not any(runs.values()):
-        raise RunFormatError(f"{path}: no key matches {' '.join(wanted.patterns)}; there are {', '.join(wanted.seen)}")
+        raise RunFormatError(
+            f"{path}: no key matches {' '.join(wanted.patterns)}. Available keys: {', '.join(wanted.seen)}"
+        )
     if stack:
         return runs.stack()
     return next(iter(runs.values())) if found.is_run else runs
 
 
 def runs_of(found: Readable, wanted: Keys, own: str = ".") -> Runs:
-    """own: what the run is called that is the path itself."""
+    """The runs that were found.
+
+    Args:
+      own: the name of the run that is the path itself.
+    """
     named = {name or own: recording for name, recording in found.recordings.items()}
     return Runs(
         {name: wanted.choose(recording.logs) for name, recording in named.items()},
@@ -100,7 +106,7 @@ def runs_of(found: Readable, wanted: Keys, own: str = ".") -> Runs:
 
 
 def unreadable(found: Readable) -> str:
-    """What is wrong with the runs that cannot be read, a line for each."""
+    """The message about runs that cannot be read, with a line for each."""
     told = [_line(file, error) for file, error in found.errors.items()]
     more = [f"and {len(told) - _MOST_ERRORS} more"] if len(told) > _MOST_ERRORS else []
     total = len(told) + len(found.recordings)

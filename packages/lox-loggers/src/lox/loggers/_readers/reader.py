@@ -1,4 +1,4 @@
-"""What a reader is, and which are installed: the entry points of the group `lox.readers`, from any distribution."""
+"""The base class of readers, and the installed ones: the entry points of the group `lox.readers`, from any distribution."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class StoredRun:
     """A run that a reader has found.
 
     Args:
-      name: the path to it, below the one that was asked for; `""` if that is the run itself.
-      files: where it is stored. Errors about the run name the first one.
+      name: its path, relative to the path that was asked for; `""` if that is the run itself.
+      files: its files. Errors about the run name the first one.
     """
 
     name: str
@@ -37,8 +37,8 @@ class Recording:
     Args:
       logs: its records, every key stacked.
       config: the config that `init` got.
-      order: sorts the runs of a reader; those with equal ones are sorted by name.
-      left_out: what is stored, but not in `logs`: a word for each key, such as `{"sample": "image"}`.
+      order: sorts the runs of a reader. Runs with equal order are sorted by name.
+      left_out: the kind of each stored value that is not in `logs`, such as `{"sample": "image"}`.
     """
 
     logs: lox.logdict
@@ -50,33 +50,34 @@ class Recording:
 class Reader(abc.ABC):
     """Reads the runs in one kind of file, whichever program wrote them.
 
-    Publish a subclass under the entry-point group `lox.readers`, and `lox.loggers.load` and the `lox` command read its
-    files too. Its module is imported whenever something is read: import what takes long inside the methods.
+    If you publish a subclass under the entry-point group `lox.readers`, `lox.loggers.load` and the `lox` command read its files
+    too. Its module is imported whenever anything is read, so put slow imports inside the methods.
     """
 
     patterns: ClassVar[tuple[str, ...]]
-    """The names of its files, as `fnmatch` has them: `("*.csv",)`."""
+    """The names of its files, as `fnmatch` patterns: `("*.csv",)`."""
 
     def find(self, root: Path, files: Sequence[Path]) -> Iterable[StoredRun]:
-        """The runs among `files`, which lie below `root` (or are `root`) and match `patterns`. By default, each file is
-        one. Leave out what is not a run: people keep other files next to theirs."""
+        """The runs among `files`, which lie below `root` (or are `root`) and match `patterns`. By default, each file is a run.
+        Leave out files that are not runs, because people keep other files next to their runs."""
         for file in files:
             yield StoredRun(run_name(root, file.with_suffix("")) if file != root else "", (file,))
 
     @abc.abstractmethod
     def read(self, run: StoredRun, wanted: Wanted) -> Recording:
-        """What a run holds by now: its writer may still be at work, or may have been killed. Keys, or leaves of nested
-        values (`key/leaf`), for which `wanted` is false need not be read. What cannot be read is a RunFormatError."""
+        """What a run holds now. Its writer may still be writing, or may have been killed. Keys, or leaves of nested values
+        (`key/leaf`), for which `wanted` is false need not be read. Raise a RunFormatError if the run cannot be read."""
 
 
 def run_name(root: Path, place: Path) -> str:
-    """The name of the run at `place`: the way to it from `root`, with slashes on every system."""
+    """The name of the run at `place`: its path relative to `root`, with slashes on every system."""
     name = place.relative_to(root).as_posix()
     return "" if name == "." else name
 
 
 def installed_readers(names: Sequence[str] | None = None) -> dict[str, Reader]:
-    """The readers by name: all, or these. One that cannot be imported is an error: files would go missing in silence."""
+    """The readers by name: all of them, or only these. If one cannot be imported, that is an error, because its files would be
+    skipped silently."""
     readers: dict[str, Reader] = {}
     points = importlib.metadata.entry_points(group=GROUP)
     if unknown := sorted(set(names or ()) - points.names):
@@ -104,7 +105,7 @@ def _load(point: importlib.metadata.EntryPoint) -> Reader:
             return loaded()
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # also SystemExit: a plugin must not end the program that asks for it
+    except BaseException as error:  # even SystemExit: a plugin must not end the program that asks for it
         raise ReaderError(
             f"the reader {_origin(point)} cannot be used: {type(error).__name__}: {error}. Uninstall its package, or "
             "name the readers you need, as in load(path, readers=['save'])"

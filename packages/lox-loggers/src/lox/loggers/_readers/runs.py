@@ -1,4 +1,4 @@
-"""`Runs`: what `load` gives for a folder of runs."""
+"""`Runs`: what `load` returns for a folder of runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lox.loggers._readers.stack import stack_runs
 
 
 class Runs(Mapping[str, lox.logdict]):
-    """Runs by name, in the order in which they were opened, with what is known about each.
+    """Runs by name, in the order in which they were opened, with the config of each.
 
     Args:
       logs: the records of each run.
-      configs: the config that `init` got for each.
-      left_out: for each run, what is stored but could not be read as arrays: a word for each key.
+      configs: the config that `init` got for each run.
+      left_out: for each run, the kind of each stored value that could not be read as arrays.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Runs(Mapping[str, lox.logdict]):
         self._flat: dict[str, dict[str, Any]] | None = None
 
     def __getitem__(self, name: str) -> lox.logdict:
-        for known in (name, _encoded(name)):  # as it is stored, or as `name=` was given it
+        for known in (name, _encoded(name)):  # the stored name, or the name before it was encoded
             if known in self._logs:
                 return self._logs[known]
-        raise KeyError(f"no run {name!r}; there are {_some(self._logs)}")
+        raise KeyError(f"no run {name!r}. Runs: {_some(self._logs)}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._logs)
@@ -56,7 +56,7 @@ class Runs(Mapping[str, lox.logdict]):
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
-        """The config of each run: what `init` was given, and what the run has logged once and without steps
+        """The config of each run: what `init` was given, and what the run logged once, without steps
         (`lox.log({"rate": rate})`)."""
         keys = [key for logs in self._logs.values() for key in logs if key in self.constants]
         found = {}
@@ -67,7 +67,7 @@ class Runs(Mapping[str, lox.logdict]):
 
     @property
     def constants(self) -> set[str]:
-        """The keys that count as config: no run has steps for them, or more than one value."""
+        """The keys that count as config: no run has steps or more than one value for them."""
         if self._constants is None:
             self._constants = configs.constants(self._logs)
         return self._constants
@@ -99,8 +99,8 @@ class Runs(Mapping[str, lox.logdict]):
         )
 
     def by(self, *keys: str) -> dict[Any, Runs]:
-        """The runs grouped by the value of a config key, in the order of the values; of several keys, by the tuples of
-        their values. Runs that lack a key are under None."""
+        """The runs grouped by the value of a config key, in the order of the values; with several keys, by tuples of values. Runs
+        without the key are under None."""
         self.check_known(keys)
         groups: dict[tuple[Any, ...], list[str]] = {}
         for name, config in self.flat_configs.items():
@@ -109,9 +109,10 @@ class Runs(Mapping[str, lox.logdict]):
         return {values[0] if len(keys) == 1 else values: self._pick(groups[values]) for values in ordered}
 
     def stack(self, pad: bool = False) -> lox.logdict:
-        """All runs as one logdict with a leading run axis, then the records: a key logged once has shape `(runs, 1)`.
+        """All runs as one logdict. The run axis comes first, then the records: a key logged once has shape `(runs, 1)`.
 
-        pad: fill up runs that have fewer records with zeros; `counts` is the number of records of each.
+        Args:
+          pad: fill up runs that have fewer records with zeros; `counts` has the number of records of each run.
         """
         return stack_runs(self, pad)
 
@@ -133,17 +134,17 @@ class Runs(Mapping[str, lox.logdict]):
         smooth: float = 0.0,
         log: bool = False,
     ) -> Any:
-        """The `matplotlib.figure.Figure` that `lox plot` writes: axes for each key, a curve for each group. Needs matplotlib.
+        """The `matplotlib.figure.Figure` that `lox plot` writes: a plot for each key, a curve for each group. Needs matplotlib.
 
         Args:
           keys: only these keys; patterns such as `"train/*"` work.
-          by: the config keys that group runs: one curve with its band for each group. Without any, for all runs.
+          by: the config keys that group runs. Each group is one curve with a band; without any keys, all runs are one group.
           axis: the step axis to draw over; by default the first one that all runs have.
           center: `"mean"`, `"median"`, or `"iqm"`, the mean of the middle half.
           band: `"std"`, `"ci95"`, the bootstrap interval of the center, `"minmax"`, or `"quartiles"`.
-          each: a line for each run instead.
-          smooth: the weight of the records before, from 0 to below 1, as in TensorBoard.
-          log: a logarithmic y axis.
+          each: draw a line for each run instead.
+          smooth: the weight of earlier records, from 0 to below 1, as in TensorBoard.
+          log: use a logarithmic y axis.
         """
         from lox.loggers._compare.curves import Look, panels
         from lox.loggers._compare.figure import figure
@@ -152,21 +153,21 @@ class Runs(Mapping[str, lox.logdict]):
         look = Look((by,) if isinstance(by, str) else tuple(by), axis, center, band, each, smooth)
         found = panels({"": self}, look, Keys(keys))
         if not found:
-            raise RunFormatError("there is nothing to draw: what was logged is config or text, or no key matches")
+            raise RunFormatError("nothing to draw: no key matches, or only config and text were logged")
         return figure(found, look, log=log)
 
     def _pick(self, names: Iterable[str]) -> Runs:
         picked = Runs({name: self._logs[name] for name in names}, self._given, self._left_out)
-        picked._constants = self.constants  # what counts as config does not change with the choice
+        picked._constants = self.constants  # what counts as config does not depend on the chosen runs
         return picked
 
     def check_known(self, keys: Iterable[str]) -> None:
-        """Raises an error that lists the known config keys, if no run has one of these."""
+        """If one of these keys is in no run's config, raises an error that lists the known ones."""
         known = dict.fromkeys(key for config in self.flat_configs.values() for key in config)
         for key in keys:
             if key not in known:
-                there = f"there are {', '.join(known)}" if known else "none of them has a config"
-                raise RunFormatError(f"no run has {key!r} in its config; {there}")
+                there = f"Available: {', '.join(known)}" if known else "No run has a config"
+                raise RunFormatError(f"no run has {key!r} in its config. {there}")
 
 
 def _encoded(name: Any) -> str | None:

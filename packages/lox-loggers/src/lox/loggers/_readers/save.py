@@ -44,7 +44,7 @@ def _logs(folder: Path, manifest: Manifest, wanted: Wanted) -> lox.logdict:
             continue
         whole = len(values) == len(info.values)
         data[key] = _tree.tree_of(
-            # By name where some are left out: of a list, the numbers of the others would change.
+            # If some leaves of a list are left out, the rest are read by name, because their numbers would change.
             [
                 (column.path if whole else _by_name(column.path), _restore(folder, column, block[column.path]))
                 for column in values
@@ -62,5 +62,5 @@ def _by_name(path: _tree.Path) -> _tree.Path:
 def _restore(folder: Path, column: FileInfo, rows: np.ndarray) -> Any:
     try:
         return dtypes.restore(rows, column.dtype)
-    except (TypeError, ValueError) as error:  # of JAX, which knows no such keys
+    except (TypeError, ValueError) as error:  # JAX does not know this kind of key
         raise RunFormatError(f"{folder / column.file} does not hold values of dtype {column.dtype}: {error}") from error

@@ -1,4 +1,4 @@
-"""Which keys are read: by pattern, as everywhere in lox."""
+"""Which keys are read, selected by pattern."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from lox.loggers._errors import LoggerOptionError
 class Keys:
     """Decides for each leaf (`key`, or `key/leaf` of a nested value) whether it is wanted.
 
-    A pattern that matches `norm` takes all of `norm/w`, `norm/b` too: formats that have no nested values have those as
-    keys of their own.
+    A pattern that matches `norm` also takes `norm/w` and `norm/b`: in formats without nested values, these are separate keys.
     """
 
     def __init__(self, patterns: str | Iterable[str] | None) -> None:
@@ -37,7 +36,7 @@ class Keys:
 
     @property
     def unused(self) -> list[str]:
-        """The patterns that matched nothing so far."""
+        """The patterns that have matched nothing so far."""
         return [pattern for pattern in self.patterns if pattern not in self._used]
 
     @property
@@ -46,7 +45,7 @@ class Keys:
         return sorted(self._known)
 
     def choose(self, logs: lox.logdict) -> lox.logdict:
-        """What is wanted of logs that a reader may have read whole."""
+        """The wanted part of logs. A reader may have read all of them."""
         if self.patterns == ["*"]:
             return logs
         leaves = {key: _tree.leaves_of(logs[key]) for key in logs}
@@ -57,7 +56,7 @@ class Keys:
         chosen = logs.filter(lambda key: bool(kept[key]))
         for key in chosen:
             if len(kept[key]) < len(leaves[key]):
-                # By name: of a list, the numbers of those that are left would change.
+                # By name, because the numbers of the remaining leaves of a list would change.
                 named = [(tuple(("dict", part) for _, part in path), leaf) for path, leaf in kept[key]]
                 dict.__setitem__(chosen, key, _tree.tree_of(named))
         return chosen

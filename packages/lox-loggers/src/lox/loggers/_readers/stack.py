@@ -32,7 +32,7 @@ def stack_runs(runs: Mapping[str, lox.logdict], pad: bool = False) -> lox.logdic
                 steps[axis][key] = _stack(mine, rows)
     counts = {key: np.asarray([logs.counts.get(key, 0) for logs in runs.values()]) for key in keys}
     stacked = lox.logdict(data, steps=steps, counts=counts, stacked=keys)
-    # As with `capacity=`: of the logs of one run, trim() drops what it was filled up with.
+    # As with `capacity=`: for the logs of one run, trim() drops the padding.
     stacked._bounds = {key: None for key in keys if (counts[key] < longest[key]).any()}
     return stacked
 
@@ -48,18 +48,18 @@ def _check(key: str, example: tuple[str, lox.logdict], other: tuple[str, lox.log
         raise RunFormatError(f"{cannot}: {of_first.counts[key]} and {logs.counts[key]} records of {key!r}; {_WAYS_OUT}")
     axes = [[axis for axis, by_key in each.steps.items() if key in by_key] for each in (of_first, logs)]
     if set(axes[0]) != set(axes[1]):
-        raise RunFormatError(f"{cannot}: {key!r} has the step axes {axes[0]} in one, and {axes[1]} in the other")
+        raise RunFormatError(f"{cannot}: {key!r} has the step axes {axes[0]} in one and {axes[1]} in the other")
     trees = [jax.tree_util.tree_structure(each[key]) for each in (of_first, logs)]
     shapes = [[leaf.shape[1:] for leaf in jax.tree_util.tree_leaves(each[key])] for each in (of_first, logs)]
     if trees[0] != trees[1] or shapes[0] != shapes[1]:
         raise RunFormatError(
-            f"{cannot}: a record of {key!r} has the shape {shapes[0]} in one, and {shapes[1]} in the other"
+            f"{cannot}: a record of {key!r} has the shape {shapes[0]} in one and {shapes[1]} in the other"
         )
 
 
 _WAYS_OUT = (
-    "load(path).stack(pad=True) fills up the shorter ones with zeros and has the number of records of each in counts, and "
-    "load(path, keys=...) reads some keys only"
+    "load(path).stack(pad=True) pads the shorter ones with zeros (`counts` has the number of records of each), and "
+    "load(path, keys=...) reads only some keys"
 )
 
 

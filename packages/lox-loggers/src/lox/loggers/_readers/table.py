@@ -1,4 +1,4 @@
-"""Runs as one tidy table of pandas."""
+"""Runs as one tidy pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def to_pandas(runs: Runs) -> Any:
     for name, logs in runs.items():
         frame = logs.filter(lambda key: key not in runs.constants).to_pandas()
         known = {"run": name, **runs.flat_configs[name]}
-        if not len(frame):  # a run that has nothing but a config is there too
+        if not len(frame):  # a run with nothing but a config gets a row too
             frame = pandas.DataFrame(index=[0])
         for place, (column, value) in enumerate(known.items()):
             if column in frame.columns:

@@ -1,4 +1,4 @@
-"""Reads what `CsvLogger` and `JsonlLogger` wrote, and tables of others that are asked for by name."""
+"""Reads what `CsvLogger` and `JsonlLogger` wrote, and tables of other programs if their path is given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lox.loggers._backends.text.rows import Row
 from lox.loggers._errors import RunFormatError
 from lox.loggers._readers.reader import Reader, Recording, StoredRun, Wanted
 
-# Names of steps in the files of other programs, which have no legend.
+# Common names of steps, for the files of other programs, which have no legend.
 _AXES = frozenset(
     {"step", "steps", "global_step", "epoch", "episode", "iteration", "update", "timestep", "time", "_step"}
 )
@@ -29,7 +29,7 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "infinity": math.
 
 
 class TextReader(Reader):
-    """Files of rows. In a folder, those are runs that have a legend: others keep tables there too."""
+    """Files of rows. In a folder, only files with a legend are runs, because there may be other tables."""
 
     def find(self, root: Path, files: Sequence[Path]) -> Iterable[StoredRun]:
         runs = [file for file in files if file == root or legend_file(file).is_file()]
@@ -44,12 +44,12 @@ class TextReader(Reader):
             logs = _logs(rows, legend, wanted, left_out)
         except (OSError, RunFormatError):
             raise
-        except Exception as error:  # whatever the parser stumbles over
+        except Exception as error:  # any error of the parser
             raise RunFormatError(f"{file} is damaged: {type(error).__name__}: {error}") from error
         return Recording(logs, read_config(config_next_to(file)), left_out=left_out)
 
     def rows(self, file: Path) -> Iterator[Row]:
-        """The rows of a file, without half a line at its end."""
+        """The rows of a file, without an incomplete line at its end."""
         raise NotImplementedError
 
 
@@ -82,7 +82,7 @@ def _cell(text: str) -> Any:
     """The value of a cell: a number, a list of numbers, or text."""
     if text in ("True", "False"):
         return text == "True"
-    if "_" in text:  # which Python takes for a digit
+    if "_" in text:  # Python would accept it between digits
         return text
     for kind in (int, float):
         try:
@@ -98,14 +98,14 @@ def _cell(text: str) -> Any:
 
 
 def _numbers(cell: Any) -> Any:
-    """JSON has no numbers that are not finite: they are words."""
+    """The cell, with floats for the words that stand for nan and infinities, which JSON does not have."""
     if isinstance(cell, list):
         return [_numbers(item) for item in cell]
     return _WORDS.get(cell.lower(), cell) if isinstance(cell, str) else cell
 
 
 def _guessed(rows: Sequence[Row]) -> Legend:
-    """A legend for a file that has none: nested objects are not taken apart, and steps are known by their usual names."""
+    """A legend for a file that has none. Nested objects are not taken apart, and steps are recognised by common names."""
     legend = Legend()
     for label in dict.fromkeys(label for row in rows for label in row):
         numbers = all(isinstance(row.get(label, 0), int | float) for row in rows)
@@ -119,7 +119,7 @@ def _guessed(rows: Sequence[Row]) -> Legend:
 def _logs(rows: Sequence[Row], legend: Legend, wanted: Wanted, left_out: dict[str, str]) -> lox.logdict:
     data: dict[str, Any] = {}
     steps: dict[str, dict[str, Any]] = {}
-    places: dict[str, list[int]] = {}  # of each label, the rows that have it
+    places: dict[str, list[int]] = {}  # for each label, the rows that have it
     for number, row in enumerate(rows):
         for label in row:
             places.setdefault(label, []).append(number)
@@ -138,7 +138,7 @@ def _logs(rows: Sequence[Row], legend: Legend, wanted: Wanted, left_out: dict[st
         whole = len(of_key) == total[key]
         data[key] = _tree.tree_of(columns if whole else [(_by_name(path), column) for path, column in columns])
         for axis, label in legend.axes.items():
-            # An axis that some of a key's rows lack is not one of its steps.
+            # An axis that is missing in some rows of a key is not one of its step axes.
             if all(label in rows[number] for number in mine):
                 steps.setdefault(axis, {})[key] = _array([rows[number][label] for number in mine])
     return lox.logdict(data, steps=steps, stacked=list(data))
@@ -153,6 +153,6 @@ def _array(cells: Sequence[Any]) -> np.ndarray:
     if any(isinstance(cell, Mapping) for cell in cells) or len(kinds) > 1:
         return np.asarray([cell if isinstance(cell, str) else json.dumps(cell) for cell in cells])
     array = np.asarray(cells)
-    if array.dtype == object:  # whole numbers beyond 64 bits
+    if array.dtype == object:  # integers of more than 64 bits
         return array.astype(np.float64)
     return array

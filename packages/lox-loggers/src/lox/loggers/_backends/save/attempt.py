@@ -25,7 +25,7 @@ class Attempt:
 
     @contextlib.contextmanager
     def of(self, parts: Sequence[tuple[str, int]]) -> Iterator[bool]:
-        """Wraps the work on some parts, each a key and the number of a table. Yields False if it must not be tried now."""
+        """Wraps the work on some parts, each a key and the number of a table. Yields False if the work must not be tried now."""
         waiting = {key for keys in self._kept.values() for key in keys}
         gone = {(key, number) for number, keys in self._lost.items() for key in keys}
         if any(key in waiting for key, _ in parts):
@@ -43,7 +43,11 @@ class Attempt:
         return list(self._left(self._kept))
 
     def raise_first(self, is_last: bool) -> None:
-        """is_last: there will be no other attempt."""
+        """Raises the first failure, if there was one.
+
+        Args:
+          is_last: whether there will be no other attempt.
+        """
         if self._first is None:
             return
         if is_last:

@@ -1,7 +1,7 @@
-"""How values of any dtype that JAX has are stored as one that every numpy can load without pickle.
+"""How values of JAX's dtypes are stored in dtypes that every numpy can load without pickle.
 
-bfloat16, float8, int4 and their like are stored bit for bit as unsigned integers, PRNG keys as their
-words; the name of what they are goes into the manifest.
+bfloat16, float8, int4 and similar types are stored bit for bit as unsigned integers, and PRNG keys as their words. The
+manifest has the name of the real dtype.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY = "key:"
 
 
 def name_of(dtype: np.dtype) -> str:
-    """What the manifest calls a dtype."""
+    """The name of a dtype in the manifest."""
     if dtype.metadata and KEY_IMPL in dtype.metadata:
         return _KEY + dtype.metadata[KEY_IMPL]
     if dtype.kind in "US":
@@ -32,13 +32,13 @@ def name_of(dtype: np.dtype) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def dtype_of(name: str) -> np.dtype:
-    """The dtype that the manifest calls so; for PRNG keys that of their words."""
+    """The dtype with this name in the manifest; for PRNG keys, the dtype of their words."""
     if name.startswith(_KEY):
         return np.dtype(np.uint32, metadata={KEY_IMPL: name.removeprefix(_KEY)})
     try:
         return np.dtype(getattr(ml_dtypes, name, name))
     except TypeError:
-        raise RunFormatError(f"unknown dtype {name!r}: the run was written by another version") from None
+        raise RunFormatError(f"unknown dtype {name!r}: the run was written by another version of lox") from None
 
 
 def encode(array: np.ndarray) -> np.ndarray:
@@ -50,13 +50,13 @@ def encode(array: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1024)
 def stored_dtype(name: str) -> np.dtype:
-    """What the dtype that the manifest calls so is stored as."""
+    """The dtype in which values of the dtype with this name are stored."""
     return encode(np.empty(0, dtype_of(name))).dtype
 
 
 def may_store(dtype: np.dtype, name: str) -> bool:
-    """Whether a file of this dtype can hold the values that the manifest calls so: it may have been made wider by a writer
-    that was killed before it could say so."""
+    """Whether a file of this dtype can hold values of the dtype with this name in the manifest. The file's dtype may be wider,
+    if its writer was killed before it could update the manifest."""
     if dtype == stored_dtype(name):
         return True
     try:
@@ -70,7 +70,7 @@ def decode(stored: np.ndarray, name: str) -> np.ndarray:
     """The array as it was, PRNG keys as their words."""
     dtype = dtype_of(name)
     if stored.dtype != stored_dtype(name):
-        return stored  # made wider: see `may_store`
+        return stored  # a wider dtype: see `may_store`
     return stored if stored.dtype == dtype and not dtype.metadata else stored.view(dtype)
 
 
@@ -84,11 +84,11 @@ def restore(stored: np.ndarray, name: str) -> Any:
 
 
 def common(names: Collection[str]) -> str:
-    """The name of a dtype that holds the values of all; a RecordError if there is none."""
+    """The name of a dtype that can hold the values of all. Raises a RecordError if there is none."""
     if len(names) == 1:
         return next(iter(names))
     dtypes = [dtype_of(name) for name in names]
-    is_text = {dtype.kind in "US" for dtype in dtypes}  # which numpy would turn numbers into
+    is_text = {dtype.kind in "US" for dtype in dtypes}  # numpy would turn numbers into text
     try:
         if len(is_text) > 1 or any(name.startswith(_KEY) for name in names):
             raise TypeError
@@ -98,7 +98,7 @@ def common(names: Collection[str]) -> str:
 
 
 def converted(array: np.ndarray, name: str) -> np.ndarray:
-    """The array in a dtype that `common` found; a RecordError if a whole number would be rounded there."""
+    """The array in a dtype that `common` found. Raises a RecordError if an integer would be rounded."""
     dtype = dtype_of(name)
     if array.dtype.kind in "iu" and dtype.kind not in "biu":
         digits = ml_dtypes.finfo(dtype).nmant + 1

@@ -19,18 +19,18 @@ Block = dict[Any, np.ndarray]
 
 
 class KeyFiles:
-    """The files of one key, which have the same number of rows. They are made with their first rows, after the manifest lists
-    them."""
+    """The files of one key, which have the same number of rows. They are created with their first rows, after the manifest
+    lists them."""
 
     def __init__(self, folder: Path, key: str, info: KeyInfo, files: dict[Any, NpyFile], rows: int) -> None:
         self.info = info
-        self.changed = False  # the manifest does not know it yet
+        self.changed = False  # whether the manifest must be updated
         self._folder = folder
         self._key = key
         self._columns = _columns(info)
         self._files = files
         self._rows = rows
-        self._fitted: list[Block] = []  # found to fit, and not in the files yet
+        self._fitted: list[Block] = []  # blocks that fit, but are not in the files yet
 
     @classmethod
     def create(cls, folder: Path, key: str, block: Block) -> KeyFiles:
@@ -48,7 +48,7 @@ class KeyFiles:
 
     @classmethod
     def open(cls, folder: Path, key: str, info: KeyInfo) -> KeyFiles:
-        """Continues after the rows that all files have: a file that is ahead of the others is cut."""
+        """Continues after the rows that all files have. A file with more rows than the others is cut."""
         block = load_block(folder, info)
         stored = cls(folder, key, info, {}, row_count(block))
         for name, column in stored._columns.items():
@@ -81,7 +81,7 @@ class KeyFiles:
         self._fitted.clear()
 
     def append(self, block: Block) -> None:
-        """Adds rows that fit. After a failure it can be tried again: they are written to the same place."""
+        """Adds rows that fit. It can be called again after a failure, because the rows are written to the same place."""
         rows = row_count(block)
         for name, column in self._columns.items():
             array = block[name]
@@ -94,7 +94,7 @@ class KeyFiles:
         self._rows += rows
 
     def _wider(self, name: Any, rows: np.ndarray) -> str:
-        """The dtype that holds the rows of a column and these. Nothing is changed until all columns have one."""
+        """The dtype that holds both the old rows of a column and these. Nothing is changed until all columns have one."""
         there, new = self._columns[name].dtype, dtypes.name_of(rows.dtype)
         if there == new:
             return there
@@ -139,7 +139,7 @@ def _load_column(folder: Path, column: FileInfo) -> np.ndarray:
     path = folder / column.file
     try:
         rows = load_rows(path)
-    except FileNotFoundError:  # the writer was killed before it made the file
+    except FileNotFoundError:  # the writer was killed before it created the file
         return np.empty((0, *column.shape), dtypes.stored_dtype(column.dtype))
     if rows.shape[1:] != column.shape or not dtypes.may_store(rows.dtype, column.dtype):
         raise RunFormatError(

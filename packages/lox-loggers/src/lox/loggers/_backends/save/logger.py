@@ -1,4 +1,4 @@
-"""`SaveLogger`: each key a `.npy` file that grows, in a folder for each run."""
+"""`SaveLogger`: a folder for each run, with a growing `.npy` file for each key."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from lox.loggers._errors import RunExistsError, RunFormatError
 
 
 class SaveLogger(Logger):
-    """Saves runs below the folder `path`; `lox.loggers.load` reads them, and so does plain `np.load`.
+    """Saves runs below the folder `path`. Read them with `lox.loggers.load`, or with plain `np.load`.
 
-    The run's folder has `KEY.npy` for the values and `KEY@AXIS.npy` for the steps of each key, `lox.json`, which lists them, and
-    `config.json`, the config that `init` got. Files can be read at any time, even after `kill -9`.
+    A run's folder has `KEY.npy` for the values of each key, `KEY@AXIS.npy` for its steps, `lox.json`, which lists these files,
+    and `config.json`, the config that `init` got. Files can be read at any time, even after `kill -9`.
 
     >>> with lox.loggers.SaveLogger("runs") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -34,11 +34,11 @@ class SaveLogger(Logger):
     [0.25]
     """
 
-    keys_apart = True  # each has files of its own
+    keys_apart = True  # each key has its own files
 
     def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:
         super().__init__(**options)
-        self.path = Path(path).expanduser().absolute()  # also after a change of folder
+        self.path = Path(path).expanduser().absolute()  # still right after os.chdir
 
     def open(self, run: Run) -> SaveWriter:
         folder = self.path / run.name
@@ -65,7 +65,7 @@ class SaveLogger(Logger):
         return RunLock(self.path, name)
 
     def remove(self, name: str) -> None:
-        """Deletes what lox wrote, and nothing else in the run's folder."""
+        """Deletes the files that lox wrote, and nothing else in the run's folder."""
         folder = self.path / name
         if folder.is_symlink() or (has_begun(folder) and not (folder / FILE).is_file()):
             why = "is a link" if folder.is_symlink() else f"is not a saved run (it has no {FILE})"
@@ -88,9 +88,9 @@ class SaveLogger(Logger):
 
 
 class SaveWriter:
-    """Hands each table to the operating system at once; from there it survives the death of the process.
+    """Hands each table to the operating system at once, so the table survives if the process is killed.
 
-    Rows that the disk refuses, for a reason that may pass, are kept, and written before those that come later.
+    If the disk refuses rows for a reason that may pass, they are kept and written before later ones.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -106,14 +106,14 @@ class SaveWriter:
         self._write_out([*self._kept, logs], is_last=False)
 
     def flush(self) -> None:
-        """Tries again to write what the disk has refused."""
+        """Tries again to write what the disk refused."""
         self._write_out(self._kept, is_last=False)
 
     def close(self) -> None:
         self._write_out(self._kept, is_last=True)
 
     def _write_out(self, tables: Sequence[lox.logdict], is_last: bool) -> None:
-        """Writes tables in their order, key by key. The rows of a key that the disk does not take now are kept."""
+        """Writes tables in order, key by key. Rows of a key that the disk refuses for now are kept."""
         attempt = Attempt(tables)
         ready: list[_Ready] = []
         for number, logs in enumerate(tables):
@@ -139,7 +139,7 @@ class SaveWriter:
         try:
             self.flush()
         except OSError as error:
-            if self._kept_bytes >= _files.MAX_KEPT_BYTES:  # nothing of `logs` is taken
+            if self._kept_bytes >= _files.MAX_KEPT_BYTES:  # `logs` is not taken at all
                 error.lost_records = count_records(logs)  # type: ignore[attr-defined]
             raise
 

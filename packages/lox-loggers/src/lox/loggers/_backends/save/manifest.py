@@ -1,4 +1,4 @@
-"""`lox.json`: what the files of a saved run hold, for people and for `load`."""
+"""`lox.json`: which files a saved run has and what they hold, for people and for `load`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from lox.loggers._errors import RunFormatError
 FILE = "lox.json"
 FORMAT = 1
 
-# What the fields of the manifest have to be, and those of a key and of a column in it.
+# The types of the fields of the manifest, of a key, and of a column.
 _MANIFEST = {
     "run": str,
     "key": list,
@@ -38,7 +38,7 @@ _MANIFEST = {
 _KEY = {"values": list, "steps": dict}
 _COLUMN = {"file": str, "dtype": str, "shape": list, "path": list}
 
-# What reading one that is something else comes upon.
+# The errors that reading a damaged manifest can raise.
 _DAMAGE = (ArithmeticError, LookupError, RecursionError, SyntaxError, TypeError, ValueError)
 
 
@@ -68,7 +68,7 @@ class Manifest:
     process_index: int
     created: str
     order: int
-    """Runs are listed in this order; 0 in manifests of earlier versions."""
+    """Runs are listed in this order. It is 0 in manifests of earlier versions."""
     versions: dict[str, str]
     logs: dict[str, KeyInfo]
 
@@ -79,7 +79,7 @@ class Manifest:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Sorts runs by creation, process by process; runs without this information come first."""
+        """Sorts runs by process, then by creation. Runs without this information come first."""
         return (self.process_index, self.order) if self.order else (0, 0)
 
     @classmethod
@@ -97,7 +97,7 @@ class Manifest:
             message = f"{file} is damaged, or of another version: {type(error).__name__}: {error}"
             raise RunFormatError(message) from error
         raise RunFormatError(
-            f"{file}: written in format {reprlib.repr(data['format'])}, this version of lox-loggers reads {FORMAT}"
+            f"{file} has format {reprlib.repr(data['format'])}, but this version of lox-loggers reads format {FORMAT}"
         )
 
     @classmethod
@@ -110,7 +110,7 @@ class Manifest:
         return cls(**fields | {"key": tuple(fields["key"]), "logs": logs})
 
     def write(self, folder: Path) -> None:
-        """One line for each field and each key, so that people can read it too."""
+        """Writes one line for each field and each key, so that people can read it too."""
         fields = {"format": FORMAT, **dataclasses.asdict(self)}
         logs = [f"  {json.dumps(key)}: {json.dumps(info)}" for key, info in fields.pop("logs").items()]
         head = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items()]
@@ -124,7 +124,7 @@ _last_order = 0
 
 
 def _next_order() -> int:
-    """The time in nanoseconds, so it continues from earlier processes, and is larger for each run of this process."""
+    """The time in nanoseconds, so that it continues from earlier processes, and increases with each run of this process."""
     global _last_order
     with _order_lock:
         _last_order = max(time.time_ns(), _last_order + 1)
@@ -132,13 +132,13 @@ def _next_order() -> int:
 
 
 def has_begun(folder: Path) -> bool:
-    """Whether there is more in a folder than a writer leaves that was killed before its manifest was there."""
+    """Whether a folder holds more than what a writer leaves that was killed before it wrote its manifest."""
     return not folder.is_dir() or not all(map(_files.is_unfinished, folder.iterdir()))
 
 
 def remove_run(folder: Path) -> None:
-    """Deletes the files of a run; its manifest last, so that what is left if we are killed meanwhile can be replaced or
-    resumed. The folder goes too, unless somebody put something else into it."""
+    """Deletes the files of a run. The manifest goes last, so that after a kill the rest can still be replaced or resumed. The
+    folder is deleted too, unless it holds other files."""
     if (folder / FILE).is_file():
         for info in Manifest.read(folder).logs.values():
             for column in info.columns():
@@ -150,14 +150,14 @@ def remove_run(folder: Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Deletes what a writer that was killed had not finished."""
+    """Deletes the temporary files of a writer that was killed."""
     for child in folder.iterdir():
         if _files.is_unfinished(child):
             child.unlink()
 
 
 def _fields(data: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    """The fields of an object in the manifest, each of its kind."""
+    """The fields of an object in the manifest, with their types checked."""
     fields = {name: data[name] for name in kinds}
     for name, kind in kinds.items():
         if not isinstance(fields[name], kind):
@@ -189,7 +189,7 @@ def _column(data: Mapping[str, Any]) -> FileInfo:
 def _part(part: Any) -> tuple[str, str | int]:
     kind, name = part
     if not isinstance(kind, str) or not isinstance(name, str | int):
-        raise TypeError(f"{reprlib.repr(part)} leads to no value")
+        raise TypeError(f"{reprlib.repr(part)} is not a part of a path to a value")
     return kind, name
 
 
@@ -198,6 +198,6 @@ def _versions() -> dict[str, str]:
     for name in ("lox-core", "lox-loggers", "jax", "numpy"):
         try:
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # on the path, but not installed
+        except importlib.metadata.PackageNotFoundError:  # importable, but not installed
             found[name] = "unknown"
     return found

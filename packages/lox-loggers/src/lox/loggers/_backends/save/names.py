@@ -1,7 +1,7 @@
-"""File names for keys: any text becomes a name that every file system takes, and no two texts the same.
+"""File names for keys: any text becomes a name that every file system takes, and different texts get different names.
 
-Lower-case letters, digits and `_-.` stay; everything else, capital letters included, is percent-encoded, so
-that names differ even if case is ignored, and `urllib.parse.unquote` returns the text.
+Lower-case letters, digits and `_-.` stay. Everything else, including capital letters, is percent-encoded. So names differ even
+if case is ignored, and `urllib.parse.unquote` returns the text.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 _PLAIN = frozenset(string.ascii_lowercase + string.digits + "_-.")
 
-# A name in front of these is a device on Windows, whatever the extension.
+# On Windows these names are devices, whatever their extension.
 _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
 
-# Most file systems allow 255 bytes; the rest is for extensions and temporary names.
+# Most file systems allow 255 bytes. The rest is for extensions and temporary suffixes.
 _LONGEST = 200
 
 
@@ -40,7 +40,7 @@ def step_file(key: str, axis: str) -> str:
 def _shorten(name: str) -> str:
     if len(name) <= _LONGEST:
         return name
-    # Marked with what the whole was. `%%` stands in no other name.
+    # The hash keeps long names different. No other name contains `%%`.
     return f"{name[:100]}%%{hashlib.sha256(name.encode()).hexdigest()}"
 
 

@@ -1,11 +1,11 @@
 """A `.npy` file that grows: rows are appended in place, and `np.load` can read it at any time.
 
-The header has room for a longer row count. Appending first writes the rows after the last one, and then the count, a few
-bytes within one aligned block. So anyone who reads meanwhile, or after the writer was killed, sees the old or the new count,
-and at least that many whole rows.
+The header has room for a longer row count. Appending first writes the new rows at the end, and then the count, a few bytes
+within one aligned block. So a reader, even one that comes after the writer was killed, sees the old or the new count, and
+at least that many whole rows.
 
-No file is kept open, so any number of runs and keys fit into the limit on open files, and a forked child has nothing that it
-could write a second time.
+No file is kept open, so any number of runs and keys fits within the limit on open files, and a forked child has no file that
+it could write to again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAPPED_BYTES = 1 << 20  # larger files are mapped, not read
 
 class NpyFile:
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        """A file of rows of the given dtype and shape; made by `create` or `open`."""
+        """A file of rows of the given dtype and shape. Use `create` or `open` to make one."""
         self.path = path
         self.dtype = dtype
         self.shape = shape
@@ -38,15 +38,15 @@ class NpyFile:
 
     @classmethod
     def create(cls, path: Path, rows: np.ndarray) -> NpyFile:
-        """A file of these rows. It appears under its name only when it can be loaded."""
+        """Creates a file with these rows. It appears under its name only once it can be loaded."""
         file = cls(path, rows.dtype, rows.shape[1:])
         file._replace(np.ascontiguousarray(rows))
         return file
 
     @classmethod
     def open(cls, path: Path, rows: np.ndarray) -> NpyFile:
-        """Continues after `rows`, the first rows of the file. A file that is missing, or does not have our header, is
-        replaced: the count must not be written into a foreign header."""
+        """Continues after `rows`, the first rows of the file. A file that is missing, or whose header is not ours, is replaced:
+        the count must not be written into a foreign header."""
         if path.is_symlink():
             raise RunFormatError(f"{path} is a link; lox does not write through links")
         file = cls(path, rows.dtype, rows.shape[1:])
@@ -57,7 +57,7 @@ class NpyFile:
         return file
 
     def write(self, row: int, rows: np.ndarray) -> None:
-        """Makes `rows` the last ones, from number `row` on."""
+        """Writes `rows` as the last rows of the file, starting at row number `row`."""
         data = np.ascontiguousarray(rows, self.dtype)
         descriptor = _files.open_existing(self.path, os.O_WRONLY)
         try:
@@ -67,14 +67,14 @@ class NpyFile:
             os.close(descriptor)
 
     def truncate(self, rows: int) -> None:
-        """Forgets all but the first `rows`."""
+        """Drops all but the first `rows` rows."""
         self.write(rows, np.empty((0, *self.shape), self.dtype))
 
     def read(self, rows: int) -> np.ndarray:
         return load_rows(self.path)[:rows]
 
     def rewrite(self, rows: np.ndarray) -> None:
-        """Makes these all of the rows, with their dtype. The old file stays readable until the new one is whole."""
+        """Replaces all rows and their dtype. The old file stays readable until the new one is complete."""
         self.dtype = rows.dtype
         self._header, self._count_at = _header(self.dtype, self.shape)
         self._row_bytes = self.dtype.itemsize * math.prod(self.shape)
@@ -97,10 +97,10 @@ class NpyFile:
 
 
 def load_rows(path: Path) -> np.ndarray:
-    """What plain `np.load` returns, but without copying a large file. A RunFormatError if the file holds no rows.
+    """What plain `np.load` returns, but without copying a large file. Raises a RunFormatError if the file holds no rows.
 
-    The file is mapped first: mapping accepts neither pickles nor archives, and needs no memory for rows that a damaged header
-    claims. Small files with our header are simply read, because for thousands of files numpy would spend most of the time on
+    The file is mapped: mapping accepts neither pickles nor archives, and needs no memory for rows that a damaged header
+    claims. Small files with our header are read instead, because with thousands of files numpy would spend most of its time on
     headers.
     """
     if (small := _read_small(path)) is not None:
@@ -110,10 +110,10 @@ def load_rows(path: Path) -> np.ndarray:
         raise RunFormatError(f"{path} is damaged: it is not a file")
     try:
         rows = np.lib.format.open_memmap(path, mode="r")
-        len(rows)  # a single value has none
+        len(rows)  # fails for a single value
     except OSError as error:
         raise RunFormatError(f"{path} cannot be read: {error.strerror}") from error
-    except Exception:  # any error of numpy. It is not shown, because it advises to trust the file
+    except Exception:  # numpy's error is not shown, because it advises to trust the file
         raise RunFormatError(f"{path} is damaged: it is not a whole .npy file of numbers or text") from None
     return rows if rows.nbytes > _MAPPED_BYTES else np.array(rows)
 
@@ -124,7 +124,7 @@ _OWN_HEADER = re.compile(
 
 
 def _read_small(path: Path) -> np.ndarray | None:
-    """The rows of a small file whose header is one of ours; None for any other, and for one that is not whole."""
+    """The rows of a small file with a header of ours; None for other files, and for incomplete ones."""
     try:
         descriptor = _files.open_existing(path, os.O_RDONLY)
     except (OSError, RunFormatError):
@@ -158,7 +158,7 @@ def _parsed(descr: bytes, shape: bytes) -> tuple[np.dtype, tuple[int, ...]]:
 
 
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[bytes, int]:
-    """The header for no rows, and where in it the count is."""
+    """The header of a file without rows, and the place of the count in it."""
     start = f"{{'descr': {np.lib.format.dtype_to_descr(dtype)!r}, 'fortran_order': False, 'shape': ("
     fixed = len(_MAGIC) + 2
     start += " " * (-(fixed + len(start)) % _COUNT_DIGITS)  # the count starts on a multiple of its length

@@ -22,14 +22,14 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class CsvLogger(LineLogger):
-    """Writes `path/RUN.csv`, with a column for each step axis and each value; `RUN.csv.columns.json` lists which is which.
+    """Writes `path/RUN.csv`, with a column for each step axis and each value. `RUN.csv.columns.json` lists which is which.
 
-    A cell is empty where a record has no such value; arrays are JSON lists in one cell. When a key appears that no
-    record had before, the file is written again with one more column, and replaced at once.
+    A cell is empty if a record has no such value. An array is a JSON list in one cell. When a new key appears, the file is
+    rewritten with one more column and replaced atomically.
 
     Args:
-      escape_formulas: puts a `'` in front of text (and column names) that a spreadsheet would execute as a formula. Use it if
-        others can choose what is logged.
+      escape_formulas: put a `'` before text (and column names) that a spreadsheet would execute as a formula. Use it if other
+        people can choose what is logged.
 
     >>> with lox.loggers.CsvLogger("tables") as logger:
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
@@ -76,7 +76,7 @@ class CsvWriter(LineWriter):
         return _lines(row for columns in tables for row in self._rows(columns))
 
     def prepare(self) -> None:
-        """Gives the file the columns that it does not have yet, without holding it in memory."""
+        """Adds missing columns to the file, without reading all of it into memory."""
         new = len(self._columns) - self._in_file
         if not new:
             return
@@ -102,14 +102,14 @@ class CsvWriter(LineWriter):
 
 
 def _lines(rows: Iterable[Sequence[Any]]) -> str:
-    # Before 3.13, Python quotes a carriage return only if it is part of the line terminator. Readers would take an unquoted one
-    # for the end of a row.
+    # Before 3.13, Python quotes a carriage return only if it is part of the line terminator. Readers would treat an unquoted
+    # one as the end of a row.
     written = _Written()
     csv.writer(written, lineterminator="\r\n").writerows(rows)
     return "".join([line[:-2] + "\n" for line in written])
 
 
 class _Written(list[str]):
-    """What a csv.writer writes, row by row."""
+    """Collects what a csv.writer writes, row by row."""
 
     write = list.append

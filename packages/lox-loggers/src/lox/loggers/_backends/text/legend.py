@@ -1,8 +1,8 @@
 """What the labels of a text file stand for: step axes, and leaves of the values of keys.
 
-A row of text has labels such as `step`, `loss` and `params/w`. A file alone does not tell whether `params/w` is a key or a
-leaf of `params`, nor which of its labels are steps. So each run has a legend in a file of its own, `RUN.csv.columns.json`. It is
-written before any row that needs it. A run is resumed or replaced only if it has one: lox wrote it then.
+A row of text has labels such as `step`, `loss` and `params/w`. The file alone does not show whether `params/w` is a key or a
+leaf of `params`, nor which labels are steps. So each run has a legend in a separate file, `RUN.csv.columns.json`, which is
+written before any row that needs it. A run is resumed or replaced only if it has a legend, which shows that lox wrote it.
 """
 
 from __future__ import annotations
@@ -20,30 +20,32 @@ FORMAT = 1
 
 
 class Legend:
-    """Gives each step axis and each leaf a label of its own, and remembers it.
+    """Gives each step axis and each leaf its own label, and remembers it.
 
-    The label is the name, `step` or `params/w`. Where that is taken, it is followed by what it stands for: `step (value)`,
-    `epoch (step)`.
+    The label is the name, `step` or `params/w`. If that is taken, its kind is added: `step (value)`, `epoch (step)`.
     """
 
     def __init__(self, escape: Callable[[str], str] = str) -> None:
-        """escape: what labels have to look like."""
+        """
+        Args:
+          escape: converts a label to the form in which it is written.
+        """
         self._escape = escape
         self.axes: dict[str, str] = {}
         self._leaves: dict[tuple[str, _tree.Path], str] = {}
         self._taken: set[str] = set()
-        self._others: dict[str, Any] = {}  # what else the file tells
+        self._others: dict[str, Any] = {}  # other fields of the file
         self._saved = False
 
     @classmethod
     def read(cls, file: Path, escape: Callable[[str], str] = str) -> Legend:
-        """The legend of a run that is there."""
+        """Reads the legend of an existing run."""
         legend = cls(escape)
         _files.refuse_way_out(file.parent, file)
         try:
             legend._others = data = dict(json.loads(file.read_bytes()))
             if data.pop("format") != FORMAT:
-                raise ValueError("it is of another version")
+                raise ValueError("it was written by another version of lox")
             for label, meaning in data.pop("columns").items():
                 legend._add(label, meaning)
         except FileNotFoundError:
@@ -94,7 +96,7 @@ class Legend:
 
     def _add(self, label: str, meaning: Mapping[str, Any]) -> None:
         if label in self._taken:
-            raise ValueError(f"{label!r} is there twice")
+            raise ValueError(f"it has {label!r} twice")
         self._taken.add(label)
         if "axis" in meaning:
             self.axes[_text(meaning["axis"])] = label

@@ -36,7 +36,7 @@ class LineWriter(BatchWriter):
 
     def write(self, logs: lox.logdict) -> None:
         if self._file.full:
-            self._write_out(lost=None)  # if it fails, nothing of `logs` is taken
+            self._write_out(lost=None)  # if it fails, `logs` is not taken at all
         parts = list(tables(logs, self._legend))
         lines = self.lines(parts).encode("utf-8", "surrogatepass")
         self._file.take(lines, sum(len(next(iter(columns.values()), ())) for columns in parts))
@@ -51,7 +51,11 @@ class LineWriter(BatchWriter):
         self._write_out(lost=self._file.kept_records)
 
     def _write_out(self, lost: int | None) -> None:
-        """lost: how many records are given up if the disk does not take them now; None: the caller knows."""
+        """Writes what waits.
+
+        Args:
+          lost: how many records are given up if the disk refuses them now; None if the caller counts them.
+        """
         if not self._file.kept:
             return
         try:
@@ -72,11 +76,11 @@ class LineLogger(Logger):
 
     def __init__(self, path: str | os.PathLike[str] = ".lox", **options: Any) -> None:
         super().__init__(**options)
-        self.path = Path(path).expanduser().absolute()  # also after a change of folder
+        self.path = Path(path).expanduser().absolute()  # still right after os.chdir
 
     @abc.abstractmethod
     def writer(self, file: _files.GrowingFile, legend: Legend) -> LineWriter:
-        """A writer that adds to what the file holds."""
+        """A writer that appends to the file."""
 
     def escape(self, text: str) -> str:
         """Text as it is written."""
@@ -84,11 +88,11 @@ class LineLogger(Logger):
 
     @abc.abstractmethod
     def read(self, file: Path) -> Iterable[Row]:
-        """The rows of a file, without half a line at its end."""
+        """The rows of a file, without an incomplete line at its end."""
 
     @abc.abstractmethod
     def whole_size(self, file: Path) -> int:
-        """The size of a file without half a line at its end."""
+        """The size of a file without an incomplete line at its end."""
 
     def open(self, run: Run) -> LineWriter:
         path = self._path(run.name)
@@ -137,7 +141,7 @@ class LineLogger(Logger):
             raise RunFormatError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
     def _legend(self, path: Path) -> Legend:
-        """The legend of a run. Only an empty file may lack one: its writer was killed right away."""
+        """The legend of a run. Only an empty file may have none: its writer was killed at once."""
         try:
             return Legend.read(legend_file(path), self.escape)
         except FileNotFoundError:
@@ -152,5 +156,5 @@ class LineLogger(Logger):
 
 
 def legend_file(path: Path) -> Path:
-    """Where the legend of a run's file is."""
+    """The path of the legend for a run's file."""
     return path.with_name(f"{path.name}.columns.json")

@@ -1,6 +1,6 @@
 """Arrays as plain Python values: numbers, text and lists of them.
 
-A number of less than 64 bits is given as few digits as tell it apart from its neighbours: 0.1, not 0.10000000149011612.
+A number of less than 64 bits gets just enough digits to distinguish it from its neighbours: 0.1, not 0.10000000149011612.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-_POWERS = np.asarray([float(f"1e{exponent}") for exponent in range(23)])  # all that are exact
-_FEW = 64  # numbers for which numpy's own digits come sooner
+_POWERS = np.asarray([float(f"1e{exponent}") for exponent in range(23)])  # all powers of ten that are exact
+_FEW = 64  # up to this many numbers, numpy's own digits are faster
 
 
 def to_python(value: Any) -> Any:
@@ -49,14 +49,14 @@ def _column_to_python(column: np.ndarray) -> list[Any]:
 
 
 def _shortest(numbers: np.ndarray) -> list[float]:
-    """Of each float32, the float64 with the fewest digits that is rounded to it."""
+    """For each float32, the float64 with the fewest digits that rounds to it."""
     if len(numbers) < _FEW:
         return [float(text) for text in numbers.astype(str).tolist()]
     with np.errstate(divide="ignore", invalid="ignore"):
         found = numbers.astype(np.float64)
         exponents = np.floor(np.log10(np.abs(found)))
-    # Of 6 digits, no two decimals have the same float32; 9 always tell it apart. Zeros, and what is not finite, are
-    # right as they are.
+    # Decimals of 6 digits always have different float32s, and 9 digits always identify a float32. Zeros and numbers that
+    # are not finite are already right.
     left = np.flatnonzero(np.abs(exponents) < 13)
     for precision in range(6, 10):
         places = precision - 1 - exponents[left].astype(np.intp)

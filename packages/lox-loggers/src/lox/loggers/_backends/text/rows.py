@@ -1,4 +1,4 @@
-"""Records as flat rows of plain values, for backends that write text, and the steps of such rows."""
+"""Records as flat rows of plain values, for text backends, and the steps of such rows."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def steps_in(rows: Iterable[Row], legend: Legend) -> Steps:
     steps: dict[str, dict[str, np.ndarray]] = {}
     for key, labels in legend.keys().items():
         mine = [columns for there, columns in alike.items() if not labels.isdisjoint(there)]
-        # An axis that some rows of a key lack is not one of its steps.
+        # An axis that is missing in some rows of a key is not one of its step axes.
         common = [label for label in axes if mine and all(label in columns for columns in mine)]
         steps[key] = {axes[label]: _column([step for columns in mine for step in columns[label]]) for label in common}
     return steps
 
 
 def _column(numbers: list[Any]) -> np.ndarray:
-    """Exactly these numbers: an array of floats would round whole numbers above 2**53."""
+    """Keeps the numbers exactly: an array of floats would round integers above 2**53."""
     if all(type(number) is int for number in numbers):
         return np.asarray(numbers)
     exact = all(type(number) is float or abs(number) <= 2**53 for number in numbers)

@@ -12,7 +12,7 @@ _CELL = re.compile(r'(?:"((?:[^"]|"")*)"|([^,]*))(,|$)')
 
 
 def records(file: Path) -> Iterator[bytes]:
-    """The records of a file, each with its newline, without half a record at the end.
+    """The records of a file, each with its newline, without an incomplete record at the end.
 
     A newline ends a record unless it is quoted, that is, unless the number of quotes before it is odd.
     """
@@ -21,7 +21,7 @@ def records(file: Path) -> Iterator[bytes]:
 
 
 def whole_size(file: Path) -> int:
-    """How many bytes the records of a file have."""
+    """How many bytes the complete records of a file have."""
     return sum(map(len, records(file)))
 
 
