@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # at run time it is imported when it is asked for: the reader is looked at whenever runs are read
+if TYPE_CHECKING:  # at run time it is imported on demand, because this package is imported whenever runs are read
     from lox.tensorboard._logger import TensorBoardLogger as TensorBoardLogger
 
 __all__ = ["TensorBoardLogger"]

@@ -1,4 +1,4 @@
-"""The bytes of a batch of rows: one event for each row, whatever it holds."""
+"""The bytes of a batch of rows: one event for each row."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lox.tensorboard._values import ValueEncoder, as_float32
 
 
 class _Pattern(NamedTuple):
-    """Rows that hold the same columns."""
+    """Rows that have values in the same columns."""
 
     rows: Numbers
     columns: list[tuple[Column, Numbers]]
-    """Each with the numbers of the records that stand in these rows."""
+    """The tracks, each with the numbers of the records in these rows."""
 
 
 def encode(rows: EventRows, wall_times: npt.NDArray[np.float64], values: ValueEncoder) -> bytes:
-    """The records of all rows, in their order."""
+    """The file records of all rows, in order."""
     patterns = list(_patterns(rows))
     if len(patterns) == 1 and _is_scalar(patterns[0]):
         return _scalar_block(patterns[0], rows.steps, wall_times).tobytes()
@@ -55,7 +55,7 @@ def _patterns(rows: EventRows) -> Iterator[_Pattern]:
 
 
 def _record_of_row(track: Track, size: int) -> npt.NDArray[np.intp]:
-    """The other way round: which record of the track stands in each row, -1 where none does."""
+    """The inverse: which record of the track is in each row; -1 if there is none."""
     if isinstance(track.rows, slice):
         return np.arange(size)
     records = np.full(size, -1, np.intp)

@@ -7,14 +7,17 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-_SMALLEST_STEP = 1e-6  # seconds; a float of 64 bits tells times of today apart down to about 2e-7
+_SMALLEST_STEP = 1e-6  # seconds; a 64-bit float resolves today's times down to about 2e-7
 
 
 class Clock:
-    """Wall times that always rise: the rows of a batch are spread over the time since the batch before."""
+    """Wall times that always increase: the rows of a batch are spread over the time since the previous batch."""
 
     def __init__(self, after: float = 0.0) -> None:
-        """after: where an earlier process stopped. The clock may have been set back since."""
+        """
+        Args:
+          after: the last time of an earlier process. The system clock may have been set back since.
+        """
         self._last = max(time.time(), after)
 
     def now(self) -> float:
@@ -26,11 +29,11 @@ class Clock:
         return start + (self._last - start) * np.arange(1, rows + 1) / rows
 
     def follow(self, other: Clock) -> None:
-        """Rises from where another clock is, if that is later."""
+        """Continues from another clock, if that one is later."""
         self._last = max(self._last, other._last)
 
     def take(self, times: npt.NDArray[np.float64]) -> bool:
-        """Goes on from the times of another clock. False if they would not rise from here."""
+        """Continues from the times of another clock. Returns False if they are not later than this clock."""
         if times[0] <= self._last:
             return False
         self._last = float(times[-1])

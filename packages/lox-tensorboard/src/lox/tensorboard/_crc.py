@@ -2,8 +2,8 @@
 
 A CRC is linear: flipping a bit of the message flips a fixed set of bits of the checksum, which depends only on how
 far the bit is from the end. So the checksum of a message is the xor of one table entry for each of its bytes, and
-numpy can look up all bytes of all records in one go. Where most bytes of a record never change, only those that do
-have to be looked up.
+numpy can look up all bytes of all records at once. If most bytes of a record never change, only the others have to be
+looked up.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def xor_of(table: Words, data: Bytes) -> Words:
 
 def crc32c(data: bytes) -> int:
     """The checksum of one message, of four bytes or more."""
-    # Zeros in front do not count, since the register of the padded message starts as zero. That it should start as
-    # all ones is the same as inverting the first four bytes.
+    # Padding with zeros in front changes nothing, because the register starts as zero. A CRC-32C register should start as
+    # all ones, which is the same as inverting the first four bytes.
     padding = -len(data) % _CHUNK
     padded = np.zeros(padding + len(data), np.uint8)
     padded[padding:] = np.frombuffer(data, np.uint8)
@@ -48,7 +48,7 @@ def crc32c(data: bytes) -> int:
     table, first, second, third, fourth = _chunk_tables()
     register = 0
     for part in xor_of(table, padded.reshape(-1, _CHUNK)).tolist():
-        # A register that is followed by a chunk of zeros counts like four bytes at the start of the chunk.
+        # A register followed by a chunk of zeros counts like four bytes at the start of the chunk.
         register = (
             part
             ^ first[register & 0xFF]
@@ -60,7 +60,7 @@ def crc32c(data: bytes) -> int:
 
 
 def masked(crc: Words) -> Words:
-    """The form in which records store a checksum, so that a CRC over CRCs stays meaningful."""
+    """The masked form in which records store a checksum, so that a CRC of data that contains CRCs works."""
     return (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)
 
 
@@ -73,7 +73,7 @@ def _chunk_tables() -> tuple[Words, list[int], list[int], list[int], list[int]]:
 
 @lru_cache(maxsize=4)
 def _bit_contributions_up_to(size: int) -> Words:
-    """`[distance, bit]`: what a single set bit adds to the CRC. Each is the one before, shifted by one bit."""
+    """`[distance, bit]`: what a single set bit adds to the CRC. Each value is the previous one, shifted by one bit."""
     register, sequence = _POLYNOMIAL, []
     for _ in range(8 * size):
         sequence.append(register)
@@ -83,5 +83,5 @@ def _bit_contributions_up_to(size: int) -> Words:
 
 
 def _bit_contributions(size: int) -> Words:
-    # Sizes are rounded up to powers of two, so that growing messages do not start from nothing each time.
+    # Sizes are rounded up to powers of two, so that growing messages seldom need new tables.
     return _bit_contributions_up_to(max(_CHUNK, 1 << (size - 1).bit_length()))

@@ -20,12 +20,12 @@ from lox.tensorboard import _crc
 
 _HEADER = 12  # length and its checksum
 _FOOTER = 4
-_BLOCK_BYTES = 1 << 17  # what is filled in at once; more only makes the arrays in between larger
+_BLOCK_BYTES = 1 << 17  # filled in at once; larger blocks only need larger temporary arrays
 _WALL_TIME, _STEP, _SUMMARY = b"\x09", b"\x10", b"\x2a"  # field number and wire type, as in event.proto
 
 
 def record(event: Event) -> bytes:
-    """One event, as it stands in a file."""
+    """The bytes of one event in a file."""
     return frame(event.SerializeToString())
 
 
@@ -40,7 +40,7 @@ def scalar_records(
     steps: npt.NDArray[np.int64],
     values: npt.NDArray[np.float32],
 ) -> npt.NDArray[np.uint8]:
-    """One record for each row of `values`, with one value for each tag; all of them have the same number of bytes."""
+    """A record for each row of `values`, with a value for each tag. All records have the same number of bytes."""
     step_bytes = _varints(steps)
     template = _Template.of(tuple(tags), step_bytes.shape[1])
     fields = np.concatenate([_as_bytes(wall_times[:, None]), step_bytes, _as_bytes(values)], axis=1)
@@ -53,11 +53,11 @@ def scalar_records(
 
 
 class _Template:
-    """The record of an event with these tags and with zeros for its fields, and where the fields go."""
+    """The record of an event with these tags, with zeros in its fields, and the places of the fields."""
 
     def __init__(self, tags: tuple[str, ...], step_width: int) -> None:
-        # Protobuf reads messages that stand one after the other as one message, so each tag is serialized alone:
-        # its value is then the last four bytes.
+        # Protobuf reads consecutive messages as one, so each tag is serialized alone. Its value is then the last four
+        # bytes.
         values = [Summary(value=[Summary.Value(tag=tag, simple_value=0.0)]).SerializeToString() for tag in tags]
         head = _WALL_TIME + bytes(8) + _STEP + bytes(step_width)
         size = sum(map(len, values))
@@ -75,7 +75,7 @@ class _Template:
     @staticmethod
     @lru_cache(maxsize=512)
     def of(tags: tuple[str, ...], step_width: int) -> _Template:
-        """Templates are shared by all runs: a thousand of them log the same tags."""
+        """Templates are shared by all runs, because a thousand runs log the same tags."""
         return _Template(tags, step_width)
 
     def fill(self, records: npt.NDArray[np.uint8], fields: npt.NDArray[np.uint8]) -> None:
@@ -86,7 +86,7 @@ class _Template:
 
 
 def _varints(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """Protobuf's variable-length integers, all as long as the longest: leading zeros are allowed, if rarely seen."""
+    """Protobuf's variable-length integers, all as long as the longest one. The format allows such leading zeros."""
     unsigned = numbers.astype(np.int64).view(np.uint64)
     width = max(1, -(-int(unsigned.max()).bit_length() // 7))
     shifts = np.arange(0, 7 * width, 7, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Event files on disk: making one, adding to it, and reading those of an earlier process."""
+"""Event files on disk: creating one, appending to it, and reading those of an earlier process."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _ASIDE = "lox_aside"
 
 
 class EventFile(GrowingFile):
-    """A new event file in `folder`, which nobody else writes to."""
+    """A new event file in `folder`, which nothing else writes to."""
 
     def __init__(self, folder: Path) -> None:
-        # TensorBoard reads the files of a folder in the order of their names, so the time comes first. What makes the name
-        # unique comes after it: two loggers can start in the same second, even in processes that count alike. If the clock
-        # was set back, the new file must still come after those that are there.
+        # TensorBoard reads the files of a folder in the order of their names, so the time comes first. A unique part
+        # follows, because two loggers can start in the same second. If the clock was set back, the new file must still
+        # come after the existing ones.
         now = time.time()
         second = max(int(now), *(_second_of(path) + 1 for path in event_files(folder)), 0)
         unique = f"{_OURS}{time.time_ns()}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
         super().__init__(folder / f"{_PREFIX}{second}.{socket.gethostname()}{unique}")
         self._folder_synced = False
-        # Not tensorboardX's EventsWriter: it waits for the disk, which takes seconds when a thousand runs are opened.
+        # tensorboardX's EventsWriter would wait for the disk, which takes seconds when a thousand runs are opened.
         create(self.path)
         self.append(record(Event(wall_time=now, file_version="brain.Event:2")))
 
     def take(self, data: bytes, records: int = 0) -> None:
-        """Takes events, to be written with the next `write_out`. If too much waits for that already, it is tried first."""
+        """Takes events, to be written by the next `write_out`. If too much is waiting already, `write_out` is tried first."""
         if self.full:
             self.write_out()
         super().take(data, records)
@@ -59,7 +59,7 @@ class EventFile(GrowingFile):
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there, and new entries need no help
+    if os.name == "nt":  # Windows cannot open folders, and does not need this
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -74,7 +74,7 @@ def event_files(folder: Path) -> list[Path]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether lox made an event file."""
+    """Whether lox wrote an event file."""
     return _OURS in path.name
 
 
@@ -85,7 +85,7 @@ def _second_of(path: Path) -> int:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a file, without half a record that a killed process may have left at its end."""
+    """The events of a file, without an incomplete record that a killed process may have left at its end."""
     left = path.stat().st_size
     with path.open("rb") as file:
         while left >= _FRAME_SIZE:
@@ -100,10 +100,11 @@ def read_events(path: Path) -> Iterator[Event]:
 class Shown(Generic[T]):
     """What TensorBoard shows of the files of a run, in the order in which it reads them.
 
-    values: for each tag, its steps, each with what `take` keeps of the value.
-    aside: the tags whose steps are not those along which a run is resumed.
-    latest: the last wall time.
-    was_closed: whether the process that wrote the last file ended the run, and was not killed.
+    Attributes:
+      values: for each tag, its steps, each with what `take` keeps of the value.
+      aside: the tags whose steps are not along the axis by which a run is resumed.
+      latest: the last wall time.
+      was_closed: whether the process that wrote the last file closed the run, and was not killed.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Shown(Generic[T]):
             self.was_closed = status == SessionLog.STOP
             if status == SessionLog.START:
                 restarts += 1
-                if restarts > 1:  # the first one is the start
+                if restarts > 1:  # the first one is the start of the run
                     self._purge(event.step)
             for value in event.summary.value:
                 self.values.setdefault(value.tag, []).append((event.step, take(event, value)))
@@ -135,7 +136,7 @@ class Shown(Generic[T]):
 
 
 def aside(tags: Collection[str], wall_time: float) -> Event:
-    """An event that TensorBoard ignores. For a resumed run, it marks tags whose steps are not those of the run."""
+    """An event that TensorBoard ignores. It marks tags whose steps are not along the axis by which a run is resumed."""
     message = json.dumps({_ASIDE: sorted(tags)})
     return Event(wall_time=wall_time, log_message=LogMessage(level=LogMessage.INFO, message=message))
 
@@ -154,9 +155,8 @@ def closing(wall_time: float) -> Event:
 
 
 def purge(step: int, wall_time: float) -> list[Event]:
-    """Events that make TensorBoard drop what the files before hold from `step` on.
+    """Events that make TensorBoard drop everything in earlier files from `step` on.
 
-    Two of them, since the first start that TensorBoard sees in a run does nothing, and the files before may have
-    been written without one.
+    There are two, because TensorBoard ignores the first start event of a run, and the earlier files may have none.
     """
     return [Event(wall_time=wall_time, step=step, session_log=SessionLog(status=SessionLog.START)) for _ in range(2)]

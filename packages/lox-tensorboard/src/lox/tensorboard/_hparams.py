@@ -1,4 +1,4 @@
-"""Hyperparameters: what TensorBoard's HPARAMS tab shows of a run."""
+"""Hyperparameters, for TensorBoard's HPARAMS tab."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Number = str | bool | int | float
 class HParams:
     """The hyperparameters of one run: those given to the logger, and those logged under the kind `"hparams"`.
 
-    TensorBoard reads them once for each run and ignores every later change. So where some are to be logged, writing
-    waits for the first record that has any.
+    TensorBoard reads them once for each run and ignores later changes. So if some are to be logged, writing waits for the
+    first record that has any.
     """
 
     def __init__(self, given: Mapping[str, Number], expects_more: bool) -> None:
@@ -31,7 +31,7 @@ class HParams:
         return [] if self._waiting else self._write()
 
     def add(self, columns: list[Column]) -> list[Summary]:
-        """Takes what was logged, and returns the summaries to write."""
+        """Takes logged hyperparameters, and returns the summaries to write."""
         logged = {column.name: _constant(column) for column in columns if len(column.values)}
         for name, value in logged.items():
             self._check(name, value)
@@ -49,7 +49,7 @@ class HParams:
         if self._written or not self._values:
             return []
         self._written = True
-        # Without the experiment summary, TensorBoard finds the metrics by itself: every scalar that a run has.
+        # Without the experiment summary, TensorBoard finds the metrics itself: every scalar of a run.
         _, start, _ = summary.hparams(self._values, {})
         return [start]
 
@@ -64,7 +64,7 @@ class HParams:
 
 
 def check_hparams(hparams: Mapping[str, Any] | None) -> dict[str, Number]:
-    """The hyperparameters given to a logger, flat, as TensorBoard can show them."""
+    """The hyperparameters given to a logger, flattened to what TensorBoard can show."""
     if hparams is not None and not isinstance(hparams, Mapping):
         raise LoggerOptionError(
             f"TensorBoardLogger: hparams must be a mapping, as in {{'lr': 1e-3}}; got {type(hparams).__name__}"
@@ -73,7 +73,8 @@ def check_hparams(hparams: Mapping[str, Any] | None) -> dict[str, Number]:
 
 
 def of_config(run: Run) -> dict[str, Number]:
-    """The config of a run, flat. It is not for TensorBoard alone: what the HPARAMS tab cannot show is shown as text."""
+    """The config of a run, flattened. Values that the HPARAMS tab cannot show become text, because a config is not only for
+    TensorBoard."""
     return dict(_flat("", run.plain_config))
 
 
@@ -107,7 +108,7 @@ def _number(value: np.ndarray) -> Number:
 
 
 def _constant(column: Column) -> Number:
-    """The one value of a hyperparameter: all records of a run must agree."""
+    """The value of a hyperparameter, which must be the same in all records of a run."""
     if column.values.ndim != 1:
         raise KindError(
             f"TensorBoardLogger: {column.name!r} cannot be a hyperparameter: a record has shape "

@@ -1,4 +1,4 @@
-"""The records of all lanes of a `vmap`, encoded in one go: a run costs little more than the opening of its file."""
+"""The records of all lanes of a `vmap`, encoded at once, so that a run costs little more than opening its file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lox.tensorboard._values import as_float32
 
 
 class LaneBlock(NamedTuple):
-    """What all lanes logged, as bytes."""
+    """The records of all lanes as bytes."""
 
     records: npt.NDArray[np.uint8]
     wall_times: npt.NDArray[np.float64]
@@ -25,17 +25,17 @@ class LaneBlock(NamedTuple):
 
 
 class LaneEncoder:
-    """Shared by the writers of a logger, each of which asks for its lane of the same logs."""
+    """Shared by the writers of a logger. Each of them asks for its lane of the same logs."""
 
     def __init__(self, kinds: Kinds) -> None:
-        self.clock = Clock()  # never behind that of a writer
+        self.clock = Clock()  # never behind the clock of a writer
         self._kinds = kinds
         self._logs: lox.logdict | None = None
         self._block: LaneBlock | None = None
 
     def encode(self, logs: lox.logdict, lanes: int) -> LaneBlock | None:
-        """The bytes of logs with this many lane axes in front. None unless they are numbers that share one step axis, as in most
-        programs."""
+        """The bytes of logs with this many lane axes in front; None unless all values are numbers that share one step axis, as in
+        most programs."""
         if logs is not self._logs:
             self._logs, self._block = logs, self._encode(logs, lanes)
         return self._block
@@ -62,11 +62,11 @@ class LaneEncoder:
         return LaneBlock(records.reshape(*steps.shape[:lanes], -1), times)
 
     def _steps(self, logs: lox.logdict) -> npt.NDArray[np.integer[Any]] | None:
-        """The steps that all keys share, if they have no others, and all or none have an axis of records."""
+        """The steps that all keys share; None if some keys have other steps, or only some have an axis of records."""
         if len(logs.stacked) not in (0, len(logs)) or len(logs.steps) != 1:
             return None
         if not all(type(count) is int for count in logs.counts.values()):
-            return None  # in some lanes there are more than in others
+            return None  # the lanes have different numbers of records
         (by_key,) = logs.steps.values()
         steps = {id(step): step for step in by_key.values()}
         if len(by_key) != len(logs) or len(steps) != 1:

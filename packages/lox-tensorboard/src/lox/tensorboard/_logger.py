@@ -28,14 +28,14 @@ class TensorBoardLogger(Logger):
     nested values as `key/leaf`.
 
     Args:
-      path: the folder that `tensorboard --logdir` is given. TensorBoard's name for it, `logdir`, works too.
-      kinds: shows values as something else, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text,
-        audio, hparams, and skip, which leaves a value out.
-      step_axis: the step axis that is TensorBoard's step. If you give several, each key uses the first that it has. A key
-        with just one other axis uses that. Other axes become scalars. A key without steps counts its records.
+      path: the folder to pass to `tensorboard --logdir`. TensorBoard's name for it, `logdir`, works too.
+      kinds: how to show values, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text, audio,
+        hparams, and skip, which leaves a value out.
+      step_axis: the step axis to use as TensorBoard's step. If you give several, each key uses the first one that it has. A
+        key with just one other axis uses that. Other axes become scalars. For a key without steps, records are counted.
       hparams: hyperparameters of all runs, for the HPARAMS tab. Pass those of single runs to `init`, or log them with the
         kind hparams.
-      sample_rate: of values of the kind audio, in frames per second.
+      sample_rate: the frames per second of values of the kind audio.
       options: the options of every logger: `if_exists`, `on_error`, `processes`, `queue_size`.
 
     >>> from lox.tensorboard import TensorBoardLogger
@@ -43,7 +43,7 @@ class TensorBoardLogger(Logger):
     ...     logger.log(logger.init(jax.random.key(0)), {"loss": 0.25}, step=3)
     """
 
-    # Every write already reaches the operating system. Syncing a thousand files each second would only cost time.
+    # Every write already reaches the operating system, and syncing a thousand files each second would only cost time.
     flush_interval = None
     keys_apart = True
 
@@ -70,7 +70,7 @@ class TensorBoardLogger(Logger):
         folder = self.path / run.name
         refuse_links(self.path, folder)
         try:
-            # The process that makes the folder owns the name: another may open a run of the same key right now.
+            # The process that creates the folder owns the name. Another one may be opening a run with the same key.
             folder.mkdir(parents=True, exist_ok=run.resume or self.if_exists == "replace")
         except FileExistsError as error:
             raise RunExistsError(
@@ -117,10 +117,10 @@ def _check_path(path: str | os.PathLike[str] | None, logdir: str | os.PathLike[s
         raise LoggerOptionError(
             f"{BACKEND}: {given}={str(where)!r} is not a local folder. Write to a local folder and copy it"
         )
-    folder = Path(where).expanduser().absolute()  # also after a change of folder
+    folder = Path(where).expanduser().absolute()  # still right after os.chdir
     try:
-        # The folder is made with the first run. Permissions do not show whether that will work (read-only disks, root), so try a
-        # file.
+        # The folder is created with the first run. Permissions do not show whether that will work (read-only disks, root), so
+        # try to create a file.
         with tempfile.TemporaryFile(dir=next(above for above in (folder, *folder.parents) if above.exists())):
             pass
     except OSError as error:

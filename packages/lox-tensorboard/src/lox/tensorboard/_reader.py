@@ -23,6 +23,6 @@ class TensorBoardReader(Reader):
             yield StoredRun("" if name == "." else name, tuple(sorted(of_run)))
 
     def read(self, run: StoredRun, wanted: object) -> Recording:
-        from lox.tensorboard._reading import read_run  # and with it tensorboardX
+        from lox.tensorboard._reading import read_run  # imports tensorboardX, which is slow
 
         return read_run(run)

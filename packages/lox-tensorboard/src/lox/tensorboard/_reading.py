@@ -1,8 +1,8 @@
-"""What event files hold, as logs: scalars, text, and what histograms say; hyperparameters as config.
+"""The contents of event files as logs: scalars, text and summaries of histograms. Hyperparameters become the config.
 
-TensorBoard has one step, so the axis is called `step`, whatever it was when it was logged; `time` is the time of the events,
-in seconds since the first. Whether a value had a step is not stored: a tag with a single value, at step 0, in a run whose
-other tags go on, is read as one without steps.
+TensorBoard has one step, so the axis is always called `step`, whatever its name was when it was logged. The axis `time` is the
+time of the events, in seconds since the first one. Files do not store whether a value had a step: a tag with a single value
+at step 0, in a run whose other tags have later steps, is read as one without steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONG = 4096  # records of at least this many bytes are checked one by one
 _BLOCK = 1 << 20  # bytes that are checked at once
 _HPARAMS = "_hparams_/"
 
-# DataType of TensorFlow's tensors: the dtype, and the field that holds the numbers of a small one.
+# TensorFlow's DataType numbers: the dtype, and the field that holds the numbers of a small tensor.
 _TENSORS: dict[int, tuple[Any, str]] = {
     1: (np.float32, "float_val"),
     2: (np.float64, "double_val"),
@@ -51,7 +51,7 @@ _STRING, _BFLOAT16, _HALF = 7, 14, 19
 
 
 class Taken(NamedTuple):
-    """One value as it is kept, or a word for what it is that is not."""
+    """A value, or the kind of a value that is not read."""
 
     wall_time: float
     value: Any
@@ -66,7 +66,7 @@ def read_run(run: StoredRun) -> Recording:
         if value.HasField("metadata") and value.metadata.plugin_data.plugin_name:
             plugins[value.tag] = (
                 value.metadata.plugin_data.plugin_name
-            )  # TensorFlow writes it with the first value only
+            )  # TensorFlow writes it only with the first value
         if plugins.get(value.tag) == "hparams" or value.tag.startswith(_HPARAMS):
             config.update(_hparams(value))
             return Taken(event.wall_time, None, "hparams")
@@ -76,7 +76,7 @@ def read_run(run: StoredRun) -> Recording:
     shown = Shown(run.files, take, read_checked)
     values = {tag: items for tag, items in shown.values.items() if items and items[0][1].kind != "hparams"}
     left_out = {tag: items[0][1].kind for tag, items in values.items() if any(item.kind for _, item in items)}
-    if any(map(is_ours, run.files)):  # the HPARAMS tab has no lists, and no None
+    if any(map(is_ours, run.files)):  # lox also writes config.json, because the HPARAMS tab has no lists and no None
         config = read_config(config_in(run.files[0].parent)) or config
     return Recording(_logs(values, left_out), config, left_out=left_out)
 
@@ -160,7 +160,7 @@ def _array(tensor: Any) -> np.ndarray | None:
         stored = np.asarray(getattr(tensor, field))
         numbers = stored.astype(np.uint16).view(np.float16) if tensor.dtype == _HALF else stored.astype(dtype)
         size = int(np.prod(shape))
-        if len(numbers) < size and len(numbers):  # the last one stands for all that follow
+        if len(numbers) < size and len(numbers):  # the last number stands for all that follow
             numbers = np.append(numbers, np.full(size - len(numbers), numbers[-1]))
     if tensor.dtype == _BFLOAT16:
         numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
@@ -170,7 +170,7 @@ def _array(tensor: Any) -> np.ndarray | None:
 def _hparams(value: Summary.Value) -> dict[str, Any]:
     try:
         found = HParamsPluginData.FromString(value.metadata.plugin_data.content)
-    except Exception:  # of protobuf; of another version
+    except Exception:  # an error of protobuf: the data has another version
         return {}
     if found.WhichOneof("data") != "session_start_info":
         return {}
@@ -179,7 +179,7 @@ def _hparams(value: Summary.Value) -> dict[str, Any]:
 
 def _plain(stored: Any) -> Any:
     kind = stored.WhichOneof("kind")
-    if kind == "number_value":  # the format has no whole numbers
+    if kind == "number_value":  # the format has no integers
         number = stored.number_value
         return int(number) if number == int(number) and abs(number) < 2**53 else number
     return getattr(stored, kind) if kind in ("string_value", "bool_value") else None
@@ -189,14 +189,14 @@ def _plain(stored: Any) -> Any:
 
 
 def read_checked(path: Path) -> Iterator[Event]:
-    """The events of a file, without half a record at its end. One whose checksum is wrong is an error."""
+    """The events of a file, without an incomplete record at its end. A wrong checksum is an error."""
     data = path.read_bytes()
     frames = list(_frames(path, data))
     _check(path, data, frames)
     for start, length in frames:
         try:
             yield Event.FromString(data[start : start + length])
-        except Exception as error:  # of protobuf, which has no types
+        except Exception as error:  # an error of protobuf, whose types are not public
             raise _damaged(path, start) from error
 
 
@@ -219,7 +219,7 @@ def _length_checksum(length: int) -> bytes:
 
 
 def _check(path: Path, data: bytes, frames: Sequence[tuple[int, int]]) -> None:
-    """Compares all checksums, those of records of one length together."""
+    """Checks all checksums, with records of the same length together."""
     everything = np.frombuffer(data, np.uint8)
     by_length: dict[int, list[int]] = {}
     for start, length in frames:

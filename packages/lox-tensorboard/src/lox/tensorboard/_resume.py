@@ -1,4 +1,4 @@
-"""Continuing a run: what its earlier files hold from the resumed step on is purged, and nothing is there twice."""
+"""Resuming a run: earlier values from the resumed step on are purged, so that nothing is there twice."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Past:
         self._was_closed = there.was_closed
         self.latest = there.latest
         self._resumed_at: int | None = None
-        self._aside = there.aside  # the tags of such keys
+        self._aside = there.aside  # the tags of keys without a place in that order
         self._keep(self._steps)
 
     def count(self, tags: Collection[str]) -> int:
-        """How many records a key without steps has, judged by its tags."""
+        """How many records a key without steps has, according to its tags."""
         return max((int(self._steps[tag].max()) + 1 for tag in tags if len(self._steps.get(tag, ()))), default=0)
 
     def continue_with(self, batch: list[EventRows], wall_time: float) -> tuple[list[Event], list[EventRows]]:
-        """The events to write before these rows, and the rows that are not there yet."""
+        """The events to write before these rows, and the rows that are not written yet."""
         events: list[Event] = []
         aside = {tag for rows in batch if not rows.main for tag in rows.tags()}
         if self._resumed_at is not None and (returned := aside - self._aside):
@@ -53,7 +53,7 @@ class Past:
         return events, [rows if rows.counted else self._unwritten(rows) for rows in batch]
 
     def _keep(self, steps: dict[str, npt.NDArray[np.int64]]) -> None:
-        """What need not be written again."""
+        """Notes the steps that need not be written again."""
         self._kept = {tag: there for tag, there in steps.items() if len(there)}
         self._latest = {tag: int(there.max()) for tag, there in self._kept.items()}
 
@@ -62,11 +62,11 @@ class Past:
         self._keep({tag: there if tag in self._aside else there[there < start] for tag, there in steps})
         if not any((there >= start).any() for _, there in steps):
             return []
-        # Our own file too: such keys may have been written since the run was opened again.
+        # Including our own file, because such keys may have been written since the run was resumed.
         return [*purge(start, wall_time), *_values_from(start, self._aside, event_files(self._folder))]
 
     def _unwritten(self, rows: EventRows) -> EventRows:
-        """The rows without the values that are already there: all earlier ones, or those before the purge."""
+        """The rows without the values that the run already has: all earlier ones, or those before the purge."""
         tracks = [part for track in rows.tracks for part in self._unwritten_parts(track, rows.steps)]
         return rows._replace(tracks=tracks)
 
@@ -84,7 +84,7 @@ class Past:
             yield Track(track.rows, untouched)
 
     def _new(self, tag: str, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        # Nearly all steps come after those that are there, and then there is nothing to compare.
+        # Nearly all steps come after the existing ones, and then there is nothing to compare.
         if tag not in self._latest or steps.min() > self._latest[tag]:
             return np.ones(len(steps), bool)
         return ~np.isin(steps, self._kept[tag])

@@ -1,8 +1,8 @@
 """From columns to rows: which values belong to one event.
 
-Values of equal steps, along all axes, share a row, under any key; the n-th record of a step shares a row with the n-th record
-of that step under the other keys. Rows are in the order of their steps or, if the steps of some key do not rise, in the order in
-which they were logged.
+Values with equal steps along all axes share a row, whatever their keys. The n-th record of a step shares a row with the n-th
+record of that step under the other keys. Rows are in the order of their steps or, if the steps of some key do not increase,
+in the order in which they were logged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Ints = npt.NDArray[np.int64]
 
 
 Numbers = npt.NDArray[np.intp] | slice
-"""Row or record numbers; a slice where they are all there are, so that nothing is copied."""
+"""Row or record numbers; a slice if they are all of them, so that nothing is copied."""
 
 EVERY = slice(None)
 
 
 class Track(NamedTuple):
-    """Columns that have values in the same rows. Their record i stands in row `rows[i]`."""
+    """Columns that have values in the same rows. Their record i is in row `rows[i]`."""
 
     rows: Numbers
     columns: list[Column]
@@ -42,9 +42,9 @@ class EventRows(NamedTuple):
     """TensorBoard's step of each row."""
     tracks: list[Track]
     counted: bool
-    """The keys have no steps: theirs is a count of records."""
+    """Whether the keys have no steps, so that records are counted instead."""
     main: bool
-    """The steps are those of the first axis that was asked for, along which a run is resumed."""
+    """Whether the steps are along the first of the chosen axes, by which a run is resumed."""
 
     def tags(self) -> Iterator[str]:
         return (column.name for track in self.tracks for column in track.columns)
@@ -55,8 +55,9 @@ def merge(
 ) -> list[EventRows]:
     """The rows of one `write`.
 
-    step_axes: the first of them that a key has is TensorBoard's step, or the only axis that it has. A key without any
-    steps counts its records instead, starting from `counted`.
+    Args:
+      step_axes: the first of them that a key has is TensorBoard's step; if it has none of them, the only axis that it has.
+      counted: where the count of records starts, for keys without steps.
     """
     by_axes: dict[tuple[str, ...], list[tuple[Ints, list[Column]]]] = {}
     for key, mine in _alike(logs, columns, counted).items():
@@ -73,10 +74,10 @@ def merge(
 
 
 class _StepIdentity(NamedTuple):
-    """Equal for keys that have values in the same rows; needs no look at any array."""
+    """A value that is equal for keys with values in the same rows. It is made without reading any array."""
 
     steps: tuple[tuple[str, int], ...]
-    """Each step axis, with the identity of the array: keys that were logged together share it."""
+    """Each step axis, with the id of its array, which keys that were logged together share."""
     start: int
     records: int
 
@@ -101,7 +102,11 @@ def _alike(
 def _merge_tracks(
     other_axes: list[str], given: list[tuple[Ints, list[Column]]], counted: bool, main: bool
 ) -> EventRows:
-    """given: columns with their labels: a row of integers for each record, the first of them TensorBoard's step."""
+    """Merges columns into rows.
+
+    Args:
+      given: columns with their labels. A label is a row of integers for each record, and the first is TensorBoard's step.
+    """
     different: list[tuple[Ints, list[Column]]] = []
     for labels, columns in given:
         same = next((there for other, there in different if np.array_equal(other, labels)), None)
@@ -119,7 +124,7 @@ def _merge_tracks(
 
 
 def _merge(labels: list[Ints]) -> tuple[Ints, Sequence[Numbers]]:
-    """All rows, and where the records of each of the given labels are among them."""
+    """The labels of all rows, and for each of the given ones the rows of its records."""
     return (labels[0], [EVERY]) if len(labels) == 1 else merge_labels(labels)
 
 
@@ -145,7 +150,7 @@ def _others(axes: tuple[str, ...], step_axes: Sequence[str]) -> list[str]:
 
 
 def _step_of(axes: tuple[str, ...], step_axes: Sequence[str]) -> str | None:
-    """The axis of a key that is TensorBoard's step: the first of those that were asked for, or the only one it has."""
+    """The axis of a key that is TensorBoard's step: the first of the chosen axes that it has, or its only axis."""
     return next((axis for axis in step_axes if axis in axes), axes[0] if len(axes) == 1 else None)
 
 

@@ -76,7 +76,7 @@ class ValueEncoder:
 
 
 def as_float32(values: Array) -> npt.NDArray[np.float32]:
-    """Numbers as TensorBoard stores scalars; what is beyond float32 is shown as infinite, as by its own writer."""
+    """Numbers as TensorBoard stores scalars. Numbers beyond float32 become infinite, as with TensorBoard's own writer."""
     if values.dtype != np.float64:
         return values.astype(np.float32, copy=False)
     with np.errstate(over="ignore"):
@@ -96,7 +96,7 @@ def _histogram(name: str, value: Array) -> list[Summary.Value]:
     if finite.size:
         shown.append(_named(name, summary.histogram(name, finite, _BINS)))
     if finite.size < numbers.size:
-        # They have no place in a histogram; a curve of how many there are shows when they began.
+        # A histogram cannot hold them. A curve of their number shows when they began.
         shown.append(_scalar(f"{name}/nonfinite", np.asarray(numbers.size - finite.size)))
     return shown
 
@@ -112,17 +112,17 @@ def _binned(name: str, value: Histogram) -> list[Summary.Value]:
             num=counts.sum(),
             sum=counts @ middles,
             sum_squares=counts @ middles**2,
-            bucket_limit=edges[1:],  # TensorBoard takes the least value for the left end of the first bucket
+            bucket_limit=edges[1:],  # TensorBoard uses the least value as the left end of the first bucket
             bucket=counts,
         )
         shown.append(Summary.Value(tag=name, histo=proto))
-    # What has no place in it, as curves.
+    # What a histogram cannot hold is shown as curves.
     apart = {"below": value.below, "above": value.above, "nonfinite": value.nan + value.inf}
     return shown + [_scalar(f"{name}/{what}", np.asarray(number)) for what, number in apart.items() if number]
 
 
 def _named(name: str, made: Summary) -> Summary.Value:
-    """The one value of a summary of tensorboardX, under the name that was logged: it changes some characters."""
+    """The only value of a tensorboardX summary, with the logged name: tensorboardX changes some characters."""
     (value,) = made.value
     value.tag = name
     return value

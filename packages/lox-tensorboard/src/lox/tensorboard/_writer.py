@@ -1,4 +1,4 @@
-"""One run: its folder, its event file, and what is known between two writes."""
+"""The writer of one run: its folder, its event file, and its state between two writes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TensorBoardWriter(LaneWriter):
         self._values = ValueEncoder(sample_rate)
         self._lanes = lanes
         self._counted: dict[str, int] = {}
-        self._aside: set[str] = set()  # tags that the file marks as having steps of another axis
+        self._aside: set[str] = set()  # tags that the file marks: their steps are along another axis
         self._past = Past(folder) if resume else None
         self._clock = Clock(after=self._past.latest if self._past is not None else 0.0)
         self._file = EventFile(folder)
@@ -103,14 +103,14 @@ class TensorBoardWriter(LaneWriter):
             raise
 
     def _knows_axis_of(self, logs: lox.logdict) -> bool:
-        """Whether the file needs no mark about the steps of these keys."""
+        """Whether these keys have steps along the first axis, or the file already marks them."""
         return self._step_axes[0] in logs.steps or self._aside.issuperset(logs)
 
     def _events(self, summaries: list[Summary]) -> list[Event]:
         return [Event(wall_time=self._clock.now(), summary=summary) for summary in summaries]
 
     def _first_counts(self, logs: lox.logdict, columns: list[Column]) -> dict[str, int]:
-        """The number from which new keys without steps start to count."""
+        """The number from which the records of new keys without steps are counted."""
         stepped = {key for by_key in logs.steps.values() for key in by_key}
         new = {column.key for column in columns} - stepped - self._counted.keys()
         if self._past is None:
