@@ -103,7 +103,7 @@ def test_if_the_server_does_not_tell_what_is_there_a_warning_does(online, server
     for begin in (0, 1):
         logger = online(if_exists="resume", path=tmp_path / f"machine {begin}")
         server.silent_about.add("Viewer" if begin else "nothing")
-        with pytest.warns(LoggerWarning, match="some may come twice") if begin else contextlib.nullcontext():
+        with pytest.warns(LoggerWarning, match="some may be written twice") if begin else contextlib.nullcontext():
             state = logger.init(jax.random.key(6))
         logger.log(state, {"x": 1}, step=1)
         logger.close()

@@ -1,8 +1,8 @@
-"""Weights & Biases as a backend of lox: one run for each key, no row lost."""
+"""The backend `wandb`: a Weights & Biases run for each key, without losing a row."""
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # at run time they are imported when asked for: the reader is looked at whenever runs are read
+if TYPE_CHECKING:  # at run time they are imported on demand, because this package is imported whenever runs are read
     from lox.wandb._errors import WandbError as WandbError
     from lox.wandb._errors import WandbFinishedError as WandbFinishedError
     from lox.wandb._errors import WandbKeyError as WandbKeyError

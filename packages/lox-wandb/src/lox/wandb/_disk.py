@@ -10,15 +10,15 @@ import wandb
 from lox.wandb._errors import BACKEND, WandbError
 from lox.wandb._runfile import RunReader
 
-# How long the file of a run may stay as it is while rows are known to be on their way to it.
+# How many seconds the file of a run may stay unchanged while rows are on their way to it.
 _PATIENCE = 15.0
 
 
 class OnDisk:
-    """How many of the rows have reached the run's file, from which no death of the process can take them.
+    """How many rows have reached the run's file, where they survive if the process is killed.
 
-    wandb's process writes the file from time to time; there is no way to ask it to do so now. It also goes on writing
-    when `run.finish()` has returned.
+    wandb's process writes the file from time to time, and cannot be asked to do so now. It continues to write after
+    `run.finish()` has returned.
     """
 
     def __init__(self, run: wandb.Run) -> None:
@@ -29,12 +29,12 @@ class OnDisk:
         self._reader = None if run.disabled else RunReader(run.settings.sync_file)
 
     def wait(self) -> None:
-        """Returns when all rows are there; at once where wandb writes full blocks only, for then they may never be."""
+        """Returns when all rows are in the file. If wandb writes only full blocks, it returns at once: they may never be."""
         if self._reader is not None and self._interval:
             self._wait(lambda: self._found >= self.expected, self._interval / 4)
 
     def wait_for_end(self) -> None:
-        """Returns when the file of a finished run is whole."""
+        """Returns when the file of a finished run is complete."""
         reader = self._reader
         if reader is not None:
             self._wait(lambda: reader.ended and self._found >= self.expected, 0.005)

@@ -1,4 +1,4 @@
-"""What a run that is continued holds already: from its earlier files on this disk, and from the server."""
+"""What a resumed run already has: from its earlier files on this disk, and from the server."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lox.wandb._runfile import Row, read_rows
 
 
 class Earlier:
-    """Which steps each name has, and which number wandb would give to the next row."""
+    """The steps of each name, and the number that wandb would give to the next row."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        # Of a histogram or an image it matters only that it is there.
+        # For a histogram or an image, it only matters that there is one.
         self._rows = [{name: _small(value) for name, value in row.items()} for row in rows]
         self._asked: dict[tuple[str, tuple[str, ...]], set[tuple[Any, ...]]] = {}
         self.next_number = 1 + max((row.get("_step", -1) for row in self._rows), default=-1)
 
     def steps(self, name: str, axes: tuple[str, ...]) -> set[tuple[Any, ...]]:
-        """The steps along `axes` for which there is a value of `name`. Without axes there are none: such records all look
-        alike."""
+        """The steps along `axes` at which `name` has a value. Without axes there are none, because such records cannot be
+        distinguished."""
         if not axes:
             return set()
         if (name, axes) not in self._asked:
@@ -38,15 +38,19 @@ def _small(value: Any) -> Any:
 
 
 def earlier_rows(run: wandb.Run, files: list[Path]) -> Earlier:
-    """The rows that a resumed `run` had before. files: its files on this disk, without the new one."""
+    """The rows that a resumed `run` had before.
+
+    Args:
+      files: its files on this disk, without the new one.
+    """
     rows = [row for file in files for row in read_rows(file)]
     earlier = Earlier(rows)
     if earlier.next_number >= run.starting_step:
         return earlier
-    try:  # the server has more: what other machines logged is only there
+    try:  # the server also has what other machines logged
         api = wandb.Api(overrides={"base_url": run.settings.base_url}, api_key=run.settings.api_key)
         return Earlier([*rows, *api.run(run.path).scan_history()])
-    except Exception as error:  # of many kinds, none of which is worth the training
-        message = f"WandbLogger: the rows of {run.path} could not be read, so some may come twice: {error}"
+    except Exception as error:  # whatever it is, training must continue
+        message = f"WandbLogger: the rows of {run.path} could not be read, so some may be written twice: {error}"
         warnings.warn(message, LoggerWarning, stacklevel=2)
         return earlier

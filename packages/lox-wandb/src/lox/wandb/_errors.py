@@ -1,11 +1,11 @@
-"""The errors of lox.wandb: all of them are `lox.LoxError`s, hence `ValueError`s."""
+"""The errors of lox.wandb. Every error is a `lox.LoxError`, and so a `ValueError`."""
 
 from __future__ import annotations
 
 from lox import LoxError
 from lox.loggers import RecordError
 
-BACKEND = "WandbLogger"  # what messages call it
+BACKEND = "WandbLogger"  # the name in messages
 
 
 class WandbError(LoxError):
@@ -21,7 +21,7 @@ class WandbLoginError(WandbError):
 
 
 class WandbKeyError(WandbError, RecordError):
-    """A key or step axis that wandb keeps for itself, or one name for two things."""
+    """A key or step axis has a name that wandb reserves, or two things have the same name."""
 
 
 class WandbFinishedError(WandbError):

@@ -1,4 +1,4 @@
-"""`WandbLogger`: one wandb run for each key, all of them alive at once."""
+"""`WandbLogger`: a wandb run for each key, all open at the same time."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from lox.wandb._values import SUPPORTED_KINDS, ValueEncoder
 from lox.wandb._writer import RunWriter, Upload
 
 _BASE = {"if_exists", "on_error", "processes", "queue_size", "close_timeout", "name", "time"}
-_GRACE = 30.0  # seconds for what remains to be done when an upload has not ended in time
+_GRACE = 30.0  # seconds for what is left to do after an upload has timed out
 _OWN = _BASE | {"kinds", "summary", "sample_rate", "fps", "path"}
 
 
 class WandbLogger(Logger):
-    """Logs to Weights & Biases: each key that you pass to `init` opens a run. All runs of a logger are in one group, unless
-    you give `group`.
+    """Logs to Weights & Biases. Each key that you pass to `init` opens a run. All runs of a logger are in one group, unless you
+    pass `group`.
 
-    Scalars are curves over the step axis they were logged with, arrays are histograms, nested values are `key/leaf`.
+    Scalars are curves over the step axis they were logged with, arrays are histograms, and nested values are `key/leaf`.
 
     Args:
-      kinds: shows values as something else, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text,
-        audio, video, table, hparams (which go to the run's config), and skip.
-      summary: what the run's summary keeps for a key, by key pattern: `{"loss": "min", "acc*": ("max", "last")}`. One of min,
-        max, mean, last, first, none, or several.
-      sample_rate: of values of the kind audio, in frames per second.
-      fps: of values of the kind video.
-      path: where files go; wandb's name for it, `dir`, works too.
-      group: the group of each run, like `name` a format string over its config, `lane`, `key` and `process`, such as
+      kinds: how to show values, by key pattern: `{"*/image": "image"}`. Kinds are scalar, histogram, image, text, audio,
+        video, table, hparams (which go to the run's config), and skip, which leaves a value out.
+      summary: what the run's summary keeps for a key, by key pattern: `{"loss": "min", "acc*": ("max", "last")}`. One or
+        several of min, max, mean, last, first and none.
+      sample_rate: the frames per second of values of the kind audio.
+      fps: the frames per second of values of the kind video.
+      path: the folder for files. wandb's name for it, `dir`, works too.
+      group: the group of each run. Like `name`, it is a format string over its config, `lane`, `key` and `process`, such as
         `"lr={rate}"`, or a function of the `Run`.
-      close_timeout: for how many seconds `close` waits for the upload of a run. The rest is on disk, and the error has the
-        command that uploads it. None waits until it is done.
+      close_timeout: for how many seconds `close` waits for the upload of a run. After that there is an error with the
+        command that uploads the rest from disk. None waits until it is done.
       options: the options of every logger (`if_exists`, `on_error`, `processes`, `queue_size`, `name`), and all arguments of
         `wandb.init`: `project`, `entity`, `config`, `mode`, `tags`, `settings`, ...
 
@@ -92,7 +92,7 @@ class WandbLogger(Logger):
             check_folder(arguments["dir"])
         self._group = effective(arguments, "group") if group is None else None
         self._project = effective(arguments, "project")
-        # Settle these now: wandb would use the environment as it was when its first run in this process began.
+        # Settle these now: wandb would use the environment at the time when its first run in this process began.
         settled = {name: effective(arguments, name) for name in ("dir", "entity", "project")}
         self._arguments = {**arguments, **settled}
         self._new_group = f"lox-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -109,11 +109,11 @@ class WandbLogger(Logger):
                 f'{BACKEND}: time=True does not work with if_exists="resume", which compares all steps of a row. wandb keeps the '
                 "time of each row as _runtime and _timestamp anyway."
             )
-        # wandb itself keeps to the timeout and reports what is left. The base class waits longer, so wandb comes first.
+        # wandb itself observes the timeout and reports what is left, so the base class has to wait longer.
         is_number = isinstance(timeout, int | float) and timeout > 0
         super().__init__(**base, close_timeout=timeout + _GRACE if is_number else timeout)
 
-    # What the base asks of a backend.
+    # The methods of a backend.
 
     def open(self, run: Run) -> RunWriter:
         before = self._files(run.name) if self.if_exists == "resume" else []
@@ -139,7 +139,7 @@ class WandbLogger(Logger):
         return writer
 
     def exists(self, name: str) -> bool:
-        """Whether this disk has the run. If only the server has it, wandb raises when the run is opened."""
+        """Whether the run is on this disk. If only the server has it, wandb raises when the run is opened."""
         return bool(self._files(name))
 
     def remove(self, name: str) -> None:
@@ -150,23 +150,28 @@ class WandbLogger(Logger):
     def formats(self) -> dict[str, NameFormat | None]:
         return {"group": self._group_format}
 
-    # What is wandb's own.
+    # What differs from other loggers.
 
     def init(self, key: jax.Array, config: Mapping[str, Any] | None = None) -> LoggerState:
-        """Opens a run named after `key`. config: added to the config of the logger. Its arrays may be traced, so with
-        `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own."""
+        """Opens a run. Its name comes from the logger's option `name=`, or else from the key.
+
+        Args:
+          key: a PRNG key.
+          config: the settings of this run, added to the `config` of the logger. Arrays may be traced: in
+            `jax.vmap(logger.init)(keys, {"lr": rates})` each run gets its own rate.
+        """
         self._unreachable = None
         return super().init(key, config)
 
     @property
     def runs(self) -> tuple[wandb.Run, ...]:  # type: ignore[override]
-        """The live runs, in the order in which they were opened, for everything that lox does not cover."""
+        """wandb's own objects of the open runs, in the order in which they were opened, for what lox does not cover."""
         return tuple(writer.run for writer in self._writers if not writer.closed)
 
     def flush(self) -> None:
         """Returns when every record logged so far is in its run's file on this disk."""
         super().flush()
-        if os.getpid() == self._process:  # in a forked child, the runs are its parent's
+        if os.getpid() == self._process:  # in a forked child, the runs belong to its parent
             for writer in self._writers:
                 writer.settle()
 
@@ -176,7 +181,7 @@ class WandbLogger(Logger):
     # Helpers.
 
     def _run_id(self, name: str) -> str:
-        """The same id for the same name and group. Different groups are different experiments."""
+        """An id that is the same for the same name and group. Different groups are different experiments."""
         experiment = self._group_format if isinstance(self._group_format, str) else self._group
         return _safe_id(name) if experiment is None else f"{_safe_id(experiment, 40)}-{_safe_id(name)}"
 
@@ -189,7 +194,7 @@ class WandbLogger(Logger):
 
     def _start(self, run: Run, before: list[Path]) -> wandb.Run:
         if self._unreachable is not None:
-            raise self._unreachable  # the other lanes would each wait just as long
+            raise self._unreachable  # otherwise each of the other lanes would wait just as long
         group = self._group if self._group_format is None else fill_format(BACKEND, "group", self._group_format, run)
         own = {
             "mode": self.mode,
@@ -202,13 +207,13 @@ class WandbLogger(Logger):
         }
         try:
             return wandb.init(**{**self._arguments, **own})
-        except Exception as error:  # not all that it raises is a wandb.Error
+        except Exception as error:  # not every exception is a wandb.Error
             raise self._explained(run, error) from error
 
     def _resume(self) -> str | None:
         if self.mode != "online":
             return "allow" if self.if_exists == "resume" else None
-        # Without this argument, wandb would restart a run of the same id on the server.
+        # Without this argument, wandb would restart a run with the same id on the server.
         return {"resume": "allow", "replace": None}.get(self.if_exists, "never")
 
     def _group_of(self, files: list[Path]) -> str | None:
@@ -236,7 +241,7 @@ class WandbLogger(Logger):
 
 
 def _safe_id(text: str, longest: int = 64) -> str:
-    """Text as part of wandb's id of a run, different for different texts."""
+    """Text as a part of wandb's run id, different for different texts."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", text)[:longest]
     return safe if safe == text else f"{safe}-{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"
 

@@ -46,7 +46,7 @@ class MediaEncoder:
                 f"{BACKEND}: {name!r} cannot be audio: a record has shape {record.shape}. Audio is frames, or frames x "
                 "channels; channels are 1 or 2."
             )
-        path = self._new_file("wav")  # of arrays, wandb makes audio only with one more package
+        path = self._new_file("wav")  # from an array, wandb would need another package
         with wave.open(str(path), "wb") as sound:
             sound.setnchannels(frames.shape[1])
             sound.setsampwidth(2)
@@ -63,7 +63,7 @@ class MediaEncoder:
         return make(wandb.Video, name, _gif(name, kinds.pixels(record, name, BACKEND), self._fps), format="gif")
 
     def forget_files(self) -> None:
-        """Deletes the files that wandb has copied by now: call it when every value made here is logged."""
+        """Deletes the temporary files. Call it when every value made here is logged, because wandb has then copied them."""
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.cleanup()
@@ -75,7 +75,7 @@ class MediaEncoder:
 
 
 def make(media: Any, name: str, *args: Any, **options: Any) -> Any:
-    """What wandb makes of a value. Some of it needs packages that wandb does not depend on."""
+    """A media object of wandb. Some need packages that wandb does not depend on."""
     try:
         return media(*args, **options)
     except (ImportError, wandb.Error) as error:
@@ -83,7 +83,7 @@ def make(media: Any, name: str, *args: Any, **options: Any) -> Any:
 
 
 def _picture(name: str, pixels: np.ndarray) -> Any:
-    """Not as an array: some versions of wandb stretch the range of those."""
+    """An image from pillow. Some versions of wandb would rescale the pixels of an array."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""What `WandbLogger` is given: checked when the logger is made, not when the first run opens.
+"""The options of `WandbLogger`, checked when the logger is created and not when the first run opens.
 
-Everything that is known to fail later is refused here: arguments that `wandb.init` does not take, values that
-wandb's settings refuse, an online run without an API key. Nothing here touches the network.
+Whatever is known to fail later is an error here: arguments that `wandb.init` does not take, values that wandb's settings
+refuse, an online run without an API key. Nothing here uses the network.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from lox.wandb._errors import BACKEND, WandbLoginError, WandbOptionError
 MODES = ("online", "offline", "disabled")
 _ALIASES = {"dryrun": "offline", "run": "online"}
 
-# A run for each seed, in one process: what wandb does once for a script would be done once for each of them.
+# Settings for many runs in one process: what wandb does once for a script, it would do for each of them.
 _LIGHT = {
     "silent": True,
     "console": "off",
     "disable_git": True,
     "x_disable_stats": True,
     "x_disable_machine_info": True,
-    # How long a row may stay in the memory of wandb's process before it is in the run's file.
+    # How many seconds a row may stay in the memory of wandb's process before it is in the run's file.
     "x_transaction_log_flush_interval": 0.1,
 }
 
-# Arguments of wandb.init that cannot be one and the same for all runs of a logger.
+# Arguments of wandb.init that cannot be the same for all runs of a logger.
 _MANAGED = {
-    "id": "lox gives each run an id of its own, which stays the same for the same key",
-    "resume": 'say if_exists="resume", "new", "replace" or "error"',
-    "reinit": "all runs of a logger are open at the same time, as is any run of your own",
+    "id": "lox gives each run its own id, which is always the same for the same key",
+    "resume": 'pass if_exists="resume", "new", "replace" or "error"',
+    "reinit": "all runs of a logger are open at the same time, and so are your own runs",
     "resume_from": 'say if_exists="resume"',
     "fork_from": "fork single runs with wandb itself",
 }
 
-# Where wandb.init stores its arguments, for those whose setting has another name.
+# The settings of arguments of wandb.init that have another name.
 _SETTING_OF = {
     "dir": "root_dir",
     "group": "run_group",
@@ -55,7 +55,11 @@ _SETTING_OF = {
 
 
 def check_arguments(arguments: Mapping[str, Any], own: set[str]) -> None:
-    """Refuses what `wandb.init` would refuse, or take for something else. own: the logger's own options."""
+    """Raises an error for arguments that `wandb.init` would refuse, or misunderstand.
+
+    Args:
+      own: the logger's own options.
+    """
     known = set(inspect.signature(wandb.init).parameters) - _MANAGED.keys()
     for name, value in arguments.items():
         if name in _MANAGED:
@@ -89,7 +93,7 @@ def _try(action: Any, what: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """pydantic's reports have many lines, and an address of its own; the reason is in the middle."""
+    """The reason in a report of pydantic: the report has many lines and a web address around it."""
     found = getattr(error, "errors", None)
     if not callable(found):
         return str(error)
@@ -97,7 +101,7 @@ def _reason(error: Exception) -> str:
 
 
 def light_settings(settings: wandb.Settings | Mapping[str, Any] | None, finish_timeout: float | None) -> wandb.Settings:
-    """The user's settings, and for what neither they nor the environment say, those of a light run."""
+    """The user's settings. Where neither they nor the environment set a value, it is that of a light run."""
     merged = _user_settings(settings)
     limits = {"finish_timeout": finish_timeout or 0.0, "finish_timeout_raises": True}
     for name, value in {**_LIGHT, **limits}.items():
@@ -114,9 +118,9 @@ def _in_environment(setting: str) -> bool:
 
 
 def effective(arguments: Mapping[str, Any], argument: str) -> Any:
-    """What wandb will use for an argument: what was given, else the environment, else wandb's own settings.
+    """The value that wandb will use for an argument: the given one, or that of the environment, or that of wandb's settings.
 
-    The environment is looked at now: wandb itself reads it only once in a process.
+    The environment is read now, because wandb itself reads it only once in a process.
     """
     if arguments.get(argument) is not None:
         return arguments[argument]
@@ -137,7 +141,7 @@ def resolve_mode(arguments: Mapping[str, Any]) -> str:
 
 
 def check_login(arguments: Mapping[str, Any]) -> None:
-    """Raises if an online run would find no API key. wandb would ask for one on the terminal, or fail in mid-air."""
+    """Raises an error if an online run would find no API key. wandb would ask for one on the terminal, or fail later."""
     url = str(effective(arguments, "base_url"))
     shared = wandb.setup().settings
     if any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
@@ -154,7 +158,7 @@ def check_login(arguments: Mapping[str, Any]) -> None:
 
 
 def _in_netrc(url: str) -> bool:
-    # wandb's own host has had two names, and a key that was stored for one serves the other.
+    # wandb's own host has had two names, and a key that was stored for one works for the other.
     hosts = {urlsplit(url).netloc, "api.wandb.ai"} if url == wandb.Settings().base_url else {urlsplit(url).netloc}
     named = os.environ.get("NETRC")
     for path in [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]:
@@ -168,7 +172,7 @@ def _in_netrc(url: str) -> bool:
 
 
 def wandb_folder(arguments: Mapping[str, Any]) -> Path:
-    """The folder in which wandb makes a folder for each run."""
+    """The folder in which wandb creates a folder for each run."""
     settings = wandb.setup().settings.model_copy()
     root = effective(arguments, "dir")
     if root is not None:
@@ -177,10 +181,10 @@ def wandb_folder(arguments: Mapping[str, Any]) -> Path:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raises if nothing can be written there: wandb would choose a temporary folder instead."""
+    """Raises an error if the folder is not writable. wandb would use a temporary folder instead."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):  # permissions do not show it (read-only disks, root), so try a file
+        with tempfile.TemporaryFile(dir=folder):  # permissions do not show this (read-only disks, root), so try a file
             pass
     except OSError as error:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)

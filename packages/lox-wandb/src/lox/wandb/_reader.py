@@ -1,4 +1,4 @@
-"""The reader `wandb`: the files that runs leave on disk, from lox or from plain wandb."""
+"""The reader `wandb`: the files that runs leave on disk, written by lox or by wandb alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from lox.loggers import Reader, Recording, StoredRun
 
 
 class WandbReader(Reader):
-    """Files `run-ID.wandb`, each in a folder of its own; a run has one for each time that it was opened."""
+    """Reads files `run-ID.wandb`, each in its own folder. A run has one for each time that it was opened."""
 
     patterns = ("run-*.wandb",)
 
     def find(self, root: Path, files: Sequence[Path]) -> Iterable[StoredRun]:
-        from lox.wandb._reading import display_name  # and with it wandb, which takes a second
+        from lox.wandb._reading import display_name  # imports wandb, which takes a second
 
         runs: dict[tuple[Path, str], list[Path]] = {}
         for file in files:
@@ -39,6 +39,6 @@ class WandbReader(Reader):
 
 
 def _way(root: Path, folder: Path) -> tuple[str, ...]:
-    """The folders from `root` to a run, without the one that wandb itself makes."""
+    """The folders from `root` to a run, without the one that wandb itself creates."""
     way = folder.relative_to(root).parts if folder.is_relative_to(root) else ()
     return way[:-1] if way and way[-1] == "wandb" else way

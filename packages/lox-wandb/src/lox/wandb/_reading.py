@@ -1,7 +1,7 @@
-"""What the files of a run hold, as logs.
+"""The contents of a run's files as logs.
 
-The step axes of a name are those that `define_metric` gave it, and those that its rows have besides. A name without any has
-the axis `step`, wandb's own count of rows, unless it was logged only once. `time` is the time since the run began.
+The step axes of a name are those that `define_metric` gave it, and other axes that its rows have. A name without any axis
+gets the axis `step`, wandb's own count of rows, unless it was logged only once. `time` is the time since the run began.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def display_name(files: Sequence[Path]) -> str:
                 if record.WhichOneof("record_type") == "run":
                     return str(record.run.display_name)
         except (RunFormatError, OSError):
-            continue  # reported when it is read
+            continue  # the error is raised when the run is read
     return ""
 
 
@@ -57,7 +57,7 @@ def _records(file: Path) -> Iterator[Any]:
     with file.open("rb") as start:
         head = start.read(len(MAGIC))
     if not MAGIC.startswith(head):
-        raise RunFormatError(f"{file} is damaged: it does not begin as files of wandb do")
+        raise RunFormatError(f"{file} is damaged: it does not begin like a file of wandb")
     yield from RunReader(file, check=True).records()
 
 
@@ -73,7 +73,7 @@ def _update(config: dict[str, Any], change: Any) -> None:
 
 
 class _Axes:
-    """Which names are step axes, and of which others."""
+    """Which names are step axes, and which other names they belong to."""
 
     def __init__(self) -> None:
         self._of: dict[str, str] = {}  # names, or patterns of them
@@ -99,7 +99,7 @@ class _Axes:
 def _logs(rows: Sequence[Row], axes: _Axes, left_out: dict[str, str]) -> lox.logdict:
     by_name: dict[str, list[Row]] = {}
     for row in rows:
-        for name in sorted(row):  # their order in a row is by chance
+        for name in sorted(row):  # their order in a row is random
             if not name.startswith("_"):
                 by_name.setdefault(name, []).append(row)
     data: dict[str, Any] = {}
@@ -107,7 +107,7 @@ def _logs(rows: Sequence[Row], axes: _Axes, left_out: dict[str, str]) -> lox.log
     steppers = set(axes.names)
     for name, mine in by_name.items():
         if name in steppers and any(len(_names(row)) > 1 for row in mine):
-            continue  # it is there as the steps of others
+            continue  # it is read as the steps of others
         own = {axis: [row[axis] for row in mine] for axis in axes.of(name, mine) if axis != name}
         if not own and len(mine) > 1 and all("_step" in row for row in mine):
             own["step"] = [row["_step"] for row in mine]
@@ -128,7 +128,7 @@ def _names(row: Row) -> list[str]:
 
 
 def _column(values: Sequence[Any]) -> Any:
-    """The values of a name as arrays; a ValueError if they are media, or do not fit together."""
+    """The values of a name as arrays. Raises a ValueError if they are media, or do not fit together."""
     if all(isinstance(value, Mapping) and value.get("_type") == "histogram" for value in values):
         each = [describe_histogram(value["values"], value["bins"]) for value in values]
         return {name: np.asarray([value[name] for value in each]) for name in each[0]}
@@ -145,7 +145,7 @@ def _kind(value: Any) -> str:
 
 
 def _flat(row: Row, prefix: str = "") -> Row:
-    """Nested values by their path; what wandb stores as an object stays one."""
+    """Nested values by their path. Objects that wandb stores, such as histograms, stay whole."""
     flat: Row = {}
     for name, value in row.items():
         if isinstance(value, dict) and "_type" not in value and not {"values", "bins"} <= value.keys():

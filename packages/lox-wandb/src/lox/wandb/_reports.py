@@ -1,4 +1,4 @@
-"""Reports of wandb's own process about an upload. It writes them to a log in the run's folder, where nobody sees them in time."""
+"""Messages of wandb's own process about uploads. It writes them to a log in the run's folder, where nobody would see them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TELLING = ("WARN", "ERROR")
 
 
 class Reports:
-    """Tells, through `logging`, what goes wrong with the uploads of a logger: each thing once, for all of its runs."""
+    """Reports problems with the uploads of a logger through `logging`: each problem once, for all of its runs."""
 
     def __init__(self, told: set[str], name: str, file: str) -> None:
         self._told = told
@@ -50,7 +50,7 @@ class Reports:
         if report.get("level") not in _TELLING and "error" not in report:
             return
         message = ": ".join(str(report[part]) for part in ("msg", "error") if part in report)
-        kind = re.sub(r"\d+", "", message)  # different ports, seconds and attempts are not news
+        kind = re.sub(r"\d+", "", message)  # messages that differ only in ports, seconds or attempts are the same
         if kind not in self._told:
             self._told.add(kind)
             log.warning("%s: wandb reports about the run %r: %s", BACKEND, self._name, message)

@@ -1,4 +1,4 @@
-"""Columns as rows: values of equal steps, along the same axes, are one row."""
+"""From columns to rows: values with equal steps along the same axes share a row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Steps = tuple[Any, ...]
 
 
 class PendingRows:
-    """The rows along some step axes that wait for more of their keys."""
+    """Rows along some step axes that wait for more keys."""
 
     def __init__(self, axes: Axes) -> None:
         self._axes = axes
@@ -27,14 +27,14 @@ class PendingRows:
         return len(self._rows)
 
     def has_any(self, names: Iterable[str]) -> bool:
-        """Whether one of these names is in a row already: then the rows are as full as they get."""
+        """Whether one of these names is already in a row, so that the rows are complete."""
         return not self._names.isdisjoint(names)
 
     def add(
         self, names: list[str], steps: list[Steps], columns: list[list[Any]], skipped: Sequence[Collection[Steps]]
     ) -> None:
-        """Adds names to the rows of these steps, each with its column of values and, if any, the steps at which it is
-        left out. Where a value is None there is none."""
+        """Adds names to the rows of these steps, each with a column of values, in which None is no value. ``skipped`` has the
+        steps at which each name is left out."""
         self._names.update(names)
         for label, values in zip(number_labels(steps), zip(*columns, strict=True), strict=True):
             found = dict(zip(names, values, strict=True))
@@ -53,7 +53,7 @@ class PendingRows:
             row.update(found)
 
     def take(self) -> list[dict[str, Any]]:
-        """All rows, which then no longer wait."""
+        """Removes and returns all rows."""
         rows = list(self._rows.values())
         self._rows.clear()
         self._names.clear()
@@ -61,7 +61,7 @@ class PendingRows:
 
 
 def axes_of(logs: logdict, key: str) -> Axes:
-    """The step axes of a key; the first is the one it is shown over."""
+    """The step axes of a key. The key is shown over the first one."""
     return tuple([axis for axis, keys in logs.steps.items() if key in keys])
 
 
@@ -73,7 +73,7 @@ def steps_of(logs: logdict, axes: Axes, key: str) -> list[Steps]:
 
 
 def check_names(names: Iterable[str], axes: Iterable[str] = ()) -> None:
-    """Refuses what wandb keeps for itself: names with a leading underscore, such as `_step` and `_timestamp`."""
+    """Raises an error for names that wandb reserves: those with a leading underscore, such as `_step` and `_timestamp`."""
     for what, found in (("key", names), ("step axis", axes)):
         for name in found:
             if name.startswith("_"):

@@ -1,9 +1,9 @@
 """The `.wandb` files that runs leave on disk: finding those of a run, and reading their rows back.
 
-wandb writes one file for each time that a run is opened, online or offline: records (protocol buffers) in the
-framing of LevelDB's log. A file begins with 7 bytes of its own, then come blocks of 32 KiB. A record is
-one fragment or several (first, middle ..., last), each behind a header of 7 bytes: checksum, length, type.
-A file whose writer was killed ends anywhere; what is whole up to there is read.
+wandb writes a file each time a run is opened, online or offline. It holds records (protocol buffers) in the framing of
+LevelDB's log: a file header of 7 bytes, then blocks of 32 KiB. A record is one fragment or several (first, middle ...,
+last), each after a header of 7 bytes: checksum, length, type. If its writer was killed, a file can end anywhere, and the
+complete records are read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FRAGMENT_HEADER = 7
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 Row = dict[str, Any]
-# How wandb writes the numbers that JSON does not have.
+# wandb's names for the numbers that JSON does not have.
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 
 
 class RunInfo(NamedTuple):
-    """The run's data at the head of a file."""
+    """What a file says about its run."""
 
     run_id: str
     project: str
@@ -39,9 +39,10 @@ class RunInfo(NamedTuple):
 
 
 class RunReader:
-    """Reads the records of one file, in order; called again, it continues where the file ended before.
+    """Reads the records of one file, in order. When called again, it continues where the file ended before.
 
-    check: compare checksums. What is damaged is then a RunFormatError, and otherwise the end of the file.
+    Args:
+      check: whether to compare checksums. Damaged data is then a RunFormatError; otherwise it counts as the end of the file.
     """
 
     def __init__(self, path: str | Path, check: bool = False) -> None:
@@ -51,7 +52,7 @@ class RunReader:
         self._offset = _FILE_HEADER
 
     def records(self) -> Iterator[Any]:
-        """The records that are complete by now."""
+        """The records that are complete."""
         if not self.path.exists():
             return
         begin = self._offset
@@ -80,13 +81,13 @@ class RunReader:
             parts.append(bytes(data[at + _FRAGMENT_HEADER : end]))
             at = end
             if kind in (_FULL, _LAST):
-                record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]  # it is made at import
+                record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]  # defined at import
                 record.ParseFromString(b"".join(parts))
                 self._offset = begin + at
                 yield record
 
     def read_on(self) -> int:
-        """How many rows of history there are since the last call. Takes note of the end of the run."""
+        """How many new rows of history there are since the last call. Also notes the end of the run."""
         rows = 0
         for record in self.records():
             kind = record.WhichOneof("record_type")
@@ -101,7 +102,7 @@ def find_run_files(wandb_dir: str | Path, run_id: str) -> list[Path]:
     if not folder.is_dir():
         return []
     found = []
-    for run_dir in folder.iterdir():  # not a glob: ids may hold its special characters
+    for run_dir in folder.iterdir():  # not a glob, because ids may hold special characters
         started, is_run = _start_time(run_dir.name)
         file = run_dir / f"run-{run_id}.wandb"
         if is_run and file.is_file():
@@ -125,7 +126,7 @@ def read_info(path: str | Path) -> RunInfo | None:
 
 
 def row_of(history: Any) -> Row:
-    """One row, by name. What wandb stores as an object (a histogram, an image) is a dict."""
+    """One row, by name. Objects that wandb stores (a histogram, an image) are dicts."""
     row: Row = {}
     for item in history.item:
         path = list(item.nested_key) or [item.key]
@@ -138,7 +139,7 @@ def row_of(history: Any) -> Row:
 
 
 def parse_json(text: str) -> Any:
-    """A value as wandb stores it."""
+    """The value in a text that wandb stored."""
     if text in _SPECIAL:
         return _SPECIAL[text]
     value = json.loads(text)

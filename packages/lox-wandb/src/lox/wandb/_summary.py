@@ -1,4 +1,4 @@
-"""`summary=`: what stays of a key when the run is over, by key pattern."""
+"""`summary=`: what a run's summary keeps of each key, by key pattern."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ How = str | Sequence[str]
 
 
 class Summary:
-    """One operation, or several, for each key pattern; the first pattern that matches decides."""
+    """One or several operations for each key pattern. The first pattern that matches decides."""
 
     def __init__(self, summary: How | Mapping[str, How] | None) -> None:
         patterns = {} if summary is None else summary if isinstance(summary, Mapping) else {"*": summary}
         self._patterns = {pattern: _operations(pattern, how) for pattern, how in patterns.items()}
 
     def of(self, name: str, key: str) -> str | None:
-        """As `define_metric` takes it; None: wandb keeps the last value."""
+        """The summary of a metric for `define_metric`; None to let wandb keep the last value."""
         for pattern, operations in self._patterns.items():
             if fnmatchcase(name, pattern) or fnmatchcase(key, pattern):
                 return operations

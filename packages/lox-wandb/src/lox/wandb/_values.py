@@ -1,4 +1,4 @@
-"""Columns of numpy as what `run.log` takes: Python numbers and strings, histograms, tables, media."""
+"""Converts numpy columns to what `run.log` takes: Python numbers and strings, histograms, tables, media."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ValueEncoder:
 
 
 def numbers(values: np.ndarray) -> Values:
-    """As Python numbers, booleans too: wandb draws curves of numbers only."""
+    """Python numbers. Booleans become numbers too, because wandb draws curves only of numbers."""
     return values.astype(np.int8).tolist() if values.dtype.kind == "b" else values.tolist()
 
 
@@ -54,7 +54,7 @@ def _histograms(name: str, values: np.ndarray) -> dict[str, Values]:
     shown = [_histogram(row[kept]) if kept.any() else None for row, kept in zip(numbers, finite, strict=True)]
     if finite.all():
         return {name: shown}
-    # They have no place in a histogram; a curve of how many there are shows when they began.
+    # A histogram cannot hold them. A curve of their number shows when they began.
     missing = (~finite).sum(axis=1).tolist()
     return {name: shown, f"{name}/nonfinite": [count or None for count in missing]}
 
@@ -64,7 +64,9 @@ def _histogram(numbers: np.ndarray) -> wandb.Histogram:
     edges = np.linspace(low, high, _BINS + 1) if np.isfinite(high - low) else np.array([low, high])
     if low == high:
         edges = np.array([low - 0.5, low + 0.5])
-    if not (edges[:-1] < edges[1:]).all():  # so close together, or so large, that floats between them run out
+    if not (
+        edges[:-1] < edges[1:]
+    ).all():  # the numbers are so close, or so large, that there are no floats between them
         edges = np.array([np.nextafter(low, -np.inf), np.nextafter(high, np.inf)])
     counts, edges = np.histogram(numbers, bins=edges)
     return wandb.Histogram(np_histogram=(counts, edges))
@@ -72,7 +74,7 @@ def _histogram(numbers: np.ndarray) -> wandb.Histogram:
 
 def _binned(name: str, values: Histogram) -> dict[str, Values]:
     columns: dict[str, Values] = {name: [_wandb_histogram(values[record]) for record in range(len(values))]}
-    # What has no place in them, as curves.
+    # What a histogram cannot hold is shown as curves.
     apart = {"below": values.below, "above": values.above, "nonfinite": values.nan + values.inf}
     for what, numbers in apart.items():
         if numbers.any():
@@ -84,13 +86,13 @@ def _wandb_histogram(value: Histogram) -> wandb.Histogram | None:
     counts, edges = value.filled()
     if not len(counts):
         return None
-    together = -(-len(counts) // _MOST_BINS)  # bins that become one, because wandb has a limit
+    together = -(-len(counts) // _MOST_BINS)  # how many bins are merged into one, because wandb has a limit
     starts = np.arange(0, len(counts), together)
     return wandb.Histogram(np_histogram=(np.add.reduceat(counts, starts), np.append(edges[:-1][starts], edges[-1])))
 
 
 def _tables(name: str, value: Any) -> Values:
-    """One table for each record: of a matrix the columns, of a mapping of vectors the leaves are its columns."""
+    """A table for each record. Its columns are those of a matrix, or the leaves of a mapping of vectors."""
     if isinstance(value, np.ndarray):
         return _tables_of_matrix(name, value)
     leaves = {leaf.removeprefix(f"{name}/"): column for leaf, column in flatten(name, value)}

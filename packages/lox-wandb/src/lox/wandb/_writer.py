@@ -1,11 +1,11 @@
 """`RunWriter`: the rows of one run.
 
-wandb drops a row whose `step=` lies behind, so that argument is never given. A row holds its steps as metrics of their
-own, under the names of the step axes, and every other metric is declared to belong to the axis that it was logged with.
+wandb drops a row whose `step=` is smaller than the last one, so lox never passes `step=`. Instead, a row holds its steps as
+metrics with the names of the step axes, and every other metric is declared to belong to the axis it was logged with.
 
-Keys of equal steps share a row, even if they come in separate writes, as they do from `tap`. So rows wait until one of
-their keys comes again, or until the next flush. This is not a second batching of records: a row that was sent to wandb cannot get
-another key.
+Keys with equal steps share a row, even if they come in separate writes, as they do from `tap`. So rows wait until one of
+their keys comes again, or until the next flush. This is not a second batching of records: a row that was sent to wandb cannot
+get another key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_WAITING = 8192
 
 
 class Metrics(NamedTuple):
-    """Some metrics: the keys that they come from, their names, and of each a value for each record."""
+    """Some metrics: their keys, their names, and for each of them a value for each record."""
 
     keys: list[str]
     names: list[str]
@@ -52,9 +52,10 @@ class Metrics(NamedTuple):
 
 
 class Upload:
-    """What the runs of a logger have in common when they end.
+    """What the runs of a logger share when they end.
 
-    told: the messages of wandb that were already reported.
+    Attributes:
+      told: the messages of wandb that were already reported.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -63,20 +64,20 @@ class Upload:
         self._timed_out = False
 
     def finish(self, run: wandb.Run) -> None:
-        """Ends a run. Raises a TimeoutError if its data is not uploaded in time; after that, the other runs no longer wait as
-        long."""
+        """Ends a run. Raises a TimeoutError if its data is not uploaded in time. After that, the other runs wait for a shorter
+        time."""
         if self._timed_out:
             ended: list[bool] = []
 
             def end() -> None:
-                with contextlib.suppress(Exception):  # including those of wandb's process, if it ends meanwhile
+                with contextlib.suppress(Exception):  # wandb's process may end meanwhile
                     run.finish()
                     ended.append(True)
 
             ending = threading.Thread(target=end, daemon=True)
             try:
                 ending.start()
-            except RuntimeError:  # the interpreter ends: there are no new threads
+            except RuntimeError:  # the interpreter is exiting, so no thread can start
                 run.finish()
                 return
             ending.join(1.0)
@@ -93,7 +94,7 @@ class Upload:
 def _later(seconds: float, action: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(seconds, action)
     timer.daemon = True
-    with contextlib.suppress(RuntimeError):  # the interpreter ends: there are no new threads
+    with contextlib.suppress(RuntimeError):  # the interpreter is exiting, so no thread can start
         timer.start()
     return timer
 
@@ -118,7 +119,7 @@ class RunWriter:
         self._encode = encoder
         self._earlier = earlier
         self._waiting: dict[Axes, PendingRows] = {}
-        self._flat: dict[Any, dict[Axes, list[str]]] = {}  # layouts of logs that hold nothing but numbers
+        self._flat: dict[Any, dict[Axes, list[str]]] = {}  # layouts of logs that hold only numbers
         self._defined: set[str] = set()
         self._on_disk = OnDisk(run)
         if earlier is not None and earlier.next_number > run.starting_step:
@@ -136,7 +137,7 @@ class RunWriter:
             self._write_group(logs, axes, Metrics(keys, keys, [numbers(logs[key]) for key in keys]))
 
     def flush(self) -> None:
-        """Hands every row to wandb's own process. `settle` waits until they are on disk."""
+        """Sends every row to wandb's own process. `settle` waits until they are on disk."""
         for rows in self._waiting.values():
             self._emit(rows)
         self._encode.forget_files()
@@ -189,7 +190,7 @@ class RunWriter:
         check_names([*logs, *(column.name for column in columns)], logs.steps)
         groups: dict[Axes, Metrics] = {}
         for column in columns:
-            if column.kind == "hparams":  # they have no history: the run's config keeps the last one
+            if column.kind == "hparams":  # these have no history: the run's config keeps the last value
                 self.configure({column.name: json_value(column.values[-1])})
                 continue
             axes = axes_of(logs, column.key)
@@ -227,12 +228,12 @@ class RunWriter:
                 self._defined.add(axis)
                 self._call(self.run.define_metric, axis)
         summary = self._summary.of(name, key)
-        if (axes or summary) and "*" not in name:  # wandb takes it for a pattern
+        if (axes or summary) and "*" not in name:  # wandb would treat it as a pattern
             self._call(
                 self.run.define_metric,
                 name.replace(".", "\\."),  # a plain dot would lead into a nested value
                 step_metric=axes[0] if axes else None,
-                step_sync=False,  # rows have their steps; wandb must not invent others
+                step_sync=False,  # rows have their own steps, and wandb must not add others
                 summary=summary,
             )
 
@@ -267,7 +268,7 @@ def _flat_layout(logs: logdict) -> Any:
 
 
 def _by_steps(logs: logdict, axes: Axes, group: Metrics) -> list[Metrics]:
-    """The metrics in parts that share their steps, so one pass over the rows serves a whole part."""
+    """The metrics in parts that share their steps, so that one pass over the rows is enough for a part."""
     if len(group.keys) < 2:
         return [group] if group.keys else []
     arrays = [logs.steps[axis] for axis in axes]
