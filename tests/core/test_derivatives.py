@@ -120,28 +120,101 @@ def _marks_its_tangent(x):
     return sine(x)
 
 
+def _in_scan(fun):
+    return lambda x: jax.lax.scan(lambda c, _: (fun(c), None), x, None, length=1)[0]
+
+
+def _saves_sines(prim, *_, **__):
+    return prim.name == "sin"
+
+
 AROUND = {
-    "nothing": _marks_its_tangent,
-    "jit": jax.jit(_marks_its_tangent),
-    "checkpoint": jax.checkpoint(_marks_its_tangent),
-    "vmap": jax.vmap(_marks_its_tangent),
-    "scan": lambda x: jax.lax.scan(lambda c, _: (_marks_its_tangent(c), None), x, None, length=1)[0],
-    "cond": lambda x: jax.lax.cond(x[0] > 0, _marks_its_tangent, lambda x: x, x),
+    "nothing": lambda fun: fun,
+    "jit": jax.jit,
+    "checkpoint": jax.checkpoint,
+    "checkpoint that saves": lambda fun: jax.checkpoint(fun, policy=_saves_sines),
+    "checkpoint of a jit": lambda fun: jax.checkpoint(jax.jit(fun)),
+    "checkpoint in a checkpoint": lambda fun: jax.checkpoint(lambda x: 1 * jax.checkpoint(fun)(x)),
+    "checkpoint of a scan": lambda fun: jax.checkpoint(_in_scan(fun)),
+    "scan of a checkpoint": lambda fun: _in_scan(jax.checkpoint(fun)),
+    "vmap": jax.vmap,
+    "vmap of a checkpoint": lambda fun: jax.vmap(jax.checkpoint(fun)),
+    "scan": _in_scan,
+    "cond": lambda fun: lambda x: jax.lax.cond(x[0] > 0, fun, lambda x: x, x),
+    "checkpoint of a cond": lambda fun: jax.checkpoint(lambda x: jax.lax.cond(x[0] > 0, fun, lambda x: x, x)),
 }
+around = pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
 
 
-@pytest.mark.parametrize("fun", AROUND.values(), ids=AROUND)
-def test_a_tangent_is_recorded_in_forward_mode_and_does_not_exist_in_reverse_mode(fun):
-    if fun is AROUND["checkpoint"] and getattr(jax.config, "jax_remat3", False):
-        pytest.skip("with jax_remat3 the rule runs in what is computed again, and there only: see docs/seam.md")
-    expected = jax.grad(lambda x: fun(x).sum())(X)
-    out, logs = lox.spool(jax.grad(lambda x: fun(x).sum()), capacity=4)(X)
-    assert_close(out, expected)
-    assert "tangent" not in logs.trim() or not logs.counts["tangent"]
-    np.testing.assert_allclose(np.ravel(logs.trim()["primal"]), X)
-    assert_close(tapped(jax.grad(lambda x: fun(x).sum()), X)[0], expected)
-    forward = lox.spool(lambda x: jax.jvp(fun, (x,), (2 * x,))[1], capacity=4)(X)[1].trim()
-    np.testing.assert_allclose(np.ravel(forward["tangent"]), 2 * X)
+def _recorded(fun, *args):
+    """What a program records, key by key: all records of a key as one vector."""
+    logs = lox.spool(fun, capacity=4)(*args)[1].trim()
+    return {key: np.ravel(logs[key]) for key in logs if np.any(logs.counts[key])}
+
+
+@around
+def test_a_tangent_is_recorded_in_forward_mode_and_does_not_exist_in_reverse_mode(around):
+    fun = around(_marks_its_tangent)
+    gradient = jax.grad(lambda x: fun(x).sum())
+    assert_close(lox.spool(gradient, capacity=4)(X)[0], gradient(X))
+    assert_close(_recorded(gradient, X), {"primal": np.asarray(X)})
+    out, received = tapped(gradient, X)
+    assert_close(out, gradient(X))
+    assert [key for logs in received for key in logs] == ["primal"] * len(received)
+    np.testing.assert_allclose(np.ravel([logs["primal"] for logs in received]), X)
+    forward = {"primal": np.asarray(X), "tangent": np.asarray(2 * X)}
+    assert_close(_recorded(lambda x: jax.jvp(fun, (x,), (2 * x,))[1], X), forward)
+    assert_close(_recorded(lambda x: jax.linearize(fun, x)[1](2 * x), X), forward)
+
+
+def _marks_in_its_rules(x):
+    @jax.custom_vjp
+    def sine(x):
+        return jnp.sin(x)
+
+    def forward(x):
+        lox.log({"forward": x})
+        return jnp.sin(x), x
+
+    def backward(x, g):
+        lox.log({"backward": g * x})
+        return (jnp.cos(x) * g,)
+
+    sine.defvjp(forward, backward)
+    return sine(lox.log_grad(x, "dx"))
+
+
+@around
+def test_marks_that_only_the_rules_of_a_custom_vjp_have_are_recorded_once(around):
+    fun = around(_marks_in_its_rules)
+    gradient = jax.grad(lambda x: fun(x).sum())
+    assert_close(lox.spool(gradient, capacity=4)(X)[0], gradient(X))
+    expected = {"forward": np.asarray(X), "backward": np.asarray(X), "dx": np.cos(X)}
+    assert_close(_recorded(gradient, X), expected)
+    _, received = tapped(gradient, X)
+    delivered = {key: np.ravel([logs[key] for logs in received if key in logs]) for key in expected}
+    assert_close(delivered, expected)
+
+
+@pytest.mark.parametrize("around", [lambda fun: fun, jax.checkpoint], ids=["f", "checkpoint"])
+def test_a_rule_is_recorded_where_it_runs_and_the_function_where_that_runs(around):
+    """What is not differentiated is the function itself; and what is recorded changes no derivative."""
+
+    @jax.custom_jvp
+    def sine(x):
+        lox.log({"function": x})
+        return jnp.sin(x)
+
+    @sine.defjvp
+    def _(primals, tangents):
+        lox.log({"rule": primals[0]})
+        return jnp.sin(primals[0]), 5 * tangents[0]  # not the derivative of the result
+
+    fun = around(lambda x: (sine(x) * sine(jax.lax.stop_gradient(2 * x))).sum())
+    gradient = jax.grad(fun)
+    assert_close(_recorded(gradient, X), {"rule": np.asarray(X), "function": np.asarray(2 * X)})
+    twice = jax.grad(lambda x: gradient(x).sum())
+    assert_close(lox.spool(twice, capacity=4)(X)[0], twice(X))
 
 
 def test_a_rule_that_marks_tangents_at_a_line_of_its_own_is_an_error_under_grad_of_spool():

@@ -224,6 +224,47 @@ def custom_vjp_with_symbolic_zeros_and_static_arguments(x):
     return scale(3.0, x, jnp.float32(1.0)).sum()
 
 
+@corpus(lambda x: {"v": x, "after": x.sum()})
+def checkpoint_of_a_custom_jvp_whose_rule_records_the_same(x):
+    @jax.custom_jvp
+    def cube(v):
+        lox.log({"v": v})
+        return v**3
+
+    @cube.defjvp
+    def _(primals, tangents):
+        (v,), (dv,) = primals, tangents
+        lox.log({"v": v})
+        return v**3, 3 * v**2 * dv
+
+    y = jax.checkpoint(cube)(x).sum()
+    lox.log({"after": x.sum()})
+    return y
+
+
+@corpus(lambda x: {"c": [0.0, *np.cumsum(x[:2] ** 6)], "v": list(x)}, backward=lambda x: {"ct": list(2 * x[::-1] ** 3)})
+def checkpointed_scan_of_a_custom_vjp_whose_rules_have_marks_of_their_own(x):
+    @jax.custom_vjp
+    def cube(v):
+        lox.log({"v": v})
+        return v**3
+
+    def forward(v):
+        lox.log({"v": v})
+        return v**3, v
+
+    def backward(v, ct):
+        lox.log({"ct": ct})
+        return (3 * v**2 * ct,)
+
+    def body(total, v):
+        lox.log({"c": total})
+        return total + cube(v) ** 2, None
+
+    cube.defvjp(forward, backward)
+    return jax.checkpoint(lambda x: jax.lax.scan(body, 0.0, x)[0])(x)
+
+
 # --- implicit functions ----------------------------------------------------------------------------------------------
 
 

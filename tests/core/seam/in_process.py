@@ -106,6 +106,13 @@ def witnesses_without() -> Any:
     return found
 
 
+def first_mark_in_a_rule() -> Any:
+    """How many records there are where the first mark of a process is in a derivative rule in a checkpoint."""
+    from tests.core.seam.witnesses import WITNESSES
+
+    return WITNESSES["rules in checkpoint"]()
+
+
 class _Logged(dict[str, Any]):
     """What a program gets from ``lox.log`` where there is no lox."""
 
@@ -162,7 +169,8 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-SCRIPTS = {script.__name__: script for script in (changed_places, without_a_place, witnesses_without, programs)}
+_SCRIPTS = (changed_places, without_a_place, witnesses_without, first_mark_in_a_rule, programs)
+SCRIPTS = {script.__name__: script for script in _SCRIPTS}
 
 if __name__ == "__main__":
     name, *arguments = sys.argv[1:]

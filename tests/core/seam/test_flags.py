@@ -155,6 +155,39 @@ def test_probe_and_find_nonfinite_enter_derivative_rules(set_flags):
 
 
 @settled
+def test_a_rule_with_marks_in_a_checkpoint_that_changes_a_mutable_array_is_an_error(set_flags):
+    """The forward pass would have to run twice, and change it twice."""
+
+    @jax.custom_jvp
+    def sine(x):
+        return jnp.sin(x)
+
+    @sine.defjvp
+    def _(primals, tangents):
+        lox.log({"rule": primals[0]})
+        return jnp.sin(primals[0]), jnp.cos(primals[0]) * tangents[0]
+
+    def gradient(write, x):
+        calls = jax.new_ref(0.0)
+
+        @jax.checkpoint
+        def layer(x, calls):
+            if write:
+                calls[...] += 1.0
+            return sine(x) + 0 * calls[...]
+
+        return jax.grad(layer)(x, calls)
+
+    set_flags(["jax_remat3"])
+    gradient_of_reads, logs = lox.spool(gradient, argnames="rule")(False, 1.0)
+    assert_close(gradient_of_reads, gradient(False, 1.0))
+    assert_close(logs["rule"], jnp.float32(1))
+    message = r"a derivative rule has a mark of its own \(.*test_flags.py:\d+\), in a jax.checkpoint that also changes"
+    with pytest.raises(lox.LoxError, match=message):
+        lox.spool(gradient)(True, 1.0)
+
+
+@settled
 def test_a_mark_in_an_object_that_lox_does_not_know_is_an_error(set_flags):
     """Its jaxprs may be anywhere in it; its effect tells."""
     from jax.experimental import hijax

@@ -15,9 +15,11 @@ import threading
 from typing import Any
 
 import jax
+import pytest
 
 import lox
 from lox._jax import backports, compat
+from lox._jax.hi_primitives import ARE_SETTLED
 
 ROOT = pathlib.Path(__file__).parents[3]
 NEEDED = [port for port in backports.BACKPORTS if port.is_needed()]
@@ -85,6 +87,13 @@ def test_each_backport_is_needed_and_does_what_it_is_for():
         found = results[port.name]
         assert found["with"] == found["expected"], port.name
         assert found["without"] != found["expected"], f"JAX {jax.__version__} no longer needs {port.name!r}"
+
+
+@pytest.mark.skipif(not ARE_SETTLED, reason="jax_remat3 is another thing in this JAX")
+def test_the_first_mark_of_a_process_may_be_in_a_derivative_rule_in_a_checkpoint():
+    """By then JAX is in the middle of the checkpoint."""
+    found, expected = run("first_mark_in_a_rule")
+    assert found == expected
 
 
 def test_it_is_installed_once():

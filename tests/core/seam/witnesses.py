@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -57,15 +58,39 @@ def while_in_checkpoint() -> tuple[Any, Any]:
     return _counted(jax.grad(jax.checkpoint(f))), 3
 
 
-def checkpoint() -> tuple[Any, Any]:
-    def layer(x: Any) -> Any:
-        return jnp.sin(_log(jnp.cos(x)))
-
+@contextlib.contextmanager
+def _remat3() -> Iterator[None]:
+    before = jax.config.jax_remat3
     jax.config.update("jax_remat3", True)
     try:
-        return _records(jax.grad(jax.checkpoint(layer)), 1.0), 1
+        yield
     finally:
-        jax.config.update("jax_remat3", False)
+        jax.config.update("jax_remat3", before)
+
+
+def checkpoint() -> tuple[Any, Any]:
+    with _remat3():
+        return _records(jax.grad(jax.checkpoint(lambda x: jnp.sin(_log(jnp.cos(x))))), 1.0), 1
+
+
+@jax.custom_jvp
+def _sine(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+@_sine.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return jnp.sin(_log(primals[0])), jnp.cos(primals[0]) * tangents[0]
+
+
+def rules_in_checkpoint() -> tuple[Any, Any]:
+    with _remat3():
+        return _records(jax.grad(jax.checkpoint(_sine)), 1.0), 1
+
+
+def rules_in_linearized_checkpoint() -> tuple[Any, Any]:
+    with _remat3():
+        return _records(lambda x: jax.linearize(jax.checkpoint(_sine), x)[1](1.0), 1.0), 1
 
 
 def _delivered(program: Callable[[Any, Any], Any]) -> list[float]:
@@ -109,6 +134,8 @@ WITNESSES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "while": while_loop,
     "while in checkpoint": while_in_checkpoint,
     "checkpoint": checkpoint,
+    "rules in checkpoint": rules_in_checkpoint,
+    "rules in linearized checkpoint": rules_in_linearized_checkpoint,
     "lanes of cond": lanes_of_cond,
     "lanes of while": lanes_of_while,
     "lanes of scan": lanes_of_scan,

@@ -21,7 +21,7 @@ import jax
 from lox._errors import LogTypeError
 from lox._interpret.arguments import Result, Signature, Watch, on_device, take_self
 from lox._interpret.eager import EagerProgram, dispatcher
-from lox._jax import compat, jitted
+from lox._jax import backports, compat, jitted
 from lox._marks.mark import marking
 from lox._types import Array
 
@@ -64,6 +64,7 @@ def trace(
         return results[0].take_outputs()
 
     flat.__name__ = getattr(fun, "__name__", type(fun).__name__)
+    backports.install_early()
     with context():
         jaxpr = jax.make_jaxpr(flat)(*signature.arrays)
     return Traced(jaxpr, results[0].rebuild)

@@ -8,6 +8,7 @@ import jax
 
 from lox._host.primitive import deliver_p
 from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.rules import marked_rules
 from lox._interpret.survey import Survey
 from lox._jax import compat, once
 from lox._marks.mark import marking
@@ -15,9 +16,17 @@ from lox._types import Array
 
 
 def without_marks(jaxpr: Any) -> Any:
-    """What a closed jaxpr computes, traced again without its marks and host calls."""
-    silencer = _Silencer()
+    """What a closed jaxpr computes, traced again without its marks and host calls, and without those of derivative rules."""
+    return _evaluated(_Silencer(), jaxpr)
 
+
+def without_forward_marks(jaxpr: Any) -> Any:
+    """The same for a program that is differentiated next. Cotangents are still recorded: by backward rules, and by
+    ``lox.log_grad`` in any rule."""
+    return _evaluated(_ForwardSilencer(), jaxpr)
+
+
+def _evaluated(silencer: _Silencer, jaxpr: Any) -> Any:
     def evaluate(*args: Array) -> list[Array]:
         return silencer.run(jaxpr, args, Frame(Context({})))
 
@@ -27,8 +36,8 @@ def without_marks(jaxpr: Any) -> Any:
 class _Silencer(Collector):
     """Drops every mark, and every host call whose result is not used."""
 
-    def __init__(self) -> None:
-        super().__init__(Survey(lambda mark, key: False, also=frozenset([deliver_p.name])), keep=False)
+    def __init__(self, survey: type[Survey] = Survey) -> None:
+        super().__init__(survey(lambda mark, key: False, also=frozenset([deliver_p.name])), keep=False)
 
     def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
         del eqn, invals, frame
@@ -42,3 +51,18 @@ class _Silencer(Collector):
         return marking(None)
 
     backward_context = rule_context
+
+
+class _ForwardSilencer(_Silencer):
+    rule_context = Collector.rule_context
+    backward_context = Collector.backward_context
+
+    def __init__(self) -> None:
+        super().__init__(_SurveyOfRules)
+
+
+class _SurveyOfRules(Survey):
+    """Sees marks that only the derivative rule of a function has."""
+
+    def concerns(self, eqn: Any) -> bool:
+        return super().concerns(eqn) or marked_rules.rule_has_marks(eqn)

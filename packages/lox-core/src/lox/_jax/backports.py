@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from lox._errors import IncompatibleJaxError
-from lox._jax import checkpointed_scan, compat, partial_eval
+from lox._jax import checkpointed_rules, checkpointed_scan, compat, hi_primitives, partial_eval
 
 # --- the places ------------------------------------------------------------------------------------------------------
 
@@ -91,16 +91,12 @@ def _holds_ours(params: dict[str, Any]) -> bool:
     return compat.holds_effect(params, tuple(compat.our_effects))
 
 
-def _is_ours(effect: Any) -> bool:
-    return isinstance(effect, tuple(compat.our_effects))
-
-
 # --- scan: hoisting --------------------------------------------------------------------------------------------------
 
 
 def _hoist_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
     def hoist(jaxpr: Any, consts: Any, num_residuals: int, *rest: Any) -> Any:
-        if any(map(_is_ours, jaxpr.effects)):
+        if any(map(compat.is_our_effect, jaxpr.effects)):
             return jaxpr, consts, [False] * num_residuals, []
         return original(jaxpr, consts, num_residuals, *rest)
 
@@ -143,7 +139,7 @@ def _marks_are_known(tracers: Sequence[Any], params: dict[str, Any]) -> bool:
             break
         carry = [a or b for a, b in zip(carry, carry_out, strict=True)]
     staged_cond, _ = partial_eval.staged_part(params["cond_jaxpr"], unknown[:num_cond] + carry)
-    return not any(map(_is_ours, {*staged.effects, *staged_cond.effects}))
+    return not any(map(compat.is_our_effect, {*staged.effects, *staged_cond.effects}))
 
 
 def _forget_repetition(trace: Any, handles: list[Any], outs: Sequence[Any]) -> None:
@@ -173,7 +169,7 @@ def _run_once_in_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _others(effects: Any) -> Any:
-    return frozenset(effect for effect in effects if not _is_ours(effect))
+    return frozenset(effect for effect in effects if not compat.is_our_effect(effect))
 
 
 def _silent(params: dict[str, Any]) -> dict[str, Any]:
@@ -193,7 +189,7 @@ def _without_marks(jaxpr: Any) -> Any:
 
 def _compute_again_in_silence(original: Callable[..., Any]) -> Callable[..., Any]:
     def compute_again(jaxpr: Any, *args: Any) -> Any:
-        return original(_without_marks(jaxpr) if any(map(_is_ours, jaxpr.effects)) else jaxpr, *args)
+        return original(_without_marks(jaxpr) if any(map(compat.is_our_effect, jaxpr.effects)) else jaxpr, *args)
 
     return compute_again
 
@@ -214,6 +210,7 @@ def _ask_lanes(primitive: Attribute) -> Callable[[Callable[..., Any]], Callable[
 
 _PE = "jax._src.interpreters.partial_eval"
 _LOOPS = "jax._src.lax.control_flow.loops"
+_AD_CHECKPOINT = "jax._src.ad_checkpoint"
 _SCAN, _WHILE, _COND = (Attribute("jax.lax", f"{name}_p") for name in ("scan", "while", "cond"))
 _PARTIAL_EVAL = Attribute(_PE, "custom_partial_eval_rules")
 _CHECKPOINT = Attribute(_PE, "partial_eval_jaxpr_custom_rules")
@@ -246,9 +243,23 @@ BACKPORTS = (
     ),
     Backport(
         "checkpoint",
-        Attribute("jax._src.ad_checkpoint", "_dced"),
+        Attribute(_AD_CHECKPOINT, "_dced"),
         _compute_again_in_silence,
         "With jax_remat3, what is computed again for the backward pass has its marks again.",
+        since=(0, 11),
+    ),
+    Backport(
+        "rules in checkpoint",
+        Attribute(_AD_CHECKPOINT, "RematTraced.vjp_fwd"),
+        checkpointed_rules.record_beside,
+        "With jax_remat3, derivative rules run only in what is computed again: marks that only a rule has would be lost.",
+        since=(0, 11),
+    ),
+    Backport(
+        "rules in linearized checkpoint",
+        Attribute(_AD_CHECKPOINT, "RematTraced.lin"),
+        checkpointed_rules.save_everything,
+        "The same for jax.linearize.",
         since=(0, 11),
     ),
     Backport(
@@ -291,6 +302,13 @@ def install() -> None:
             for place, replacement in replacements:
                 place.replace(replacement)
             _installed = True
+
+
+def install_early() -> None:
+    """Before a function is traced with its marks. With ``jax_remat3``, the first mark of a process can be in a derivative
+    rule in a checkpoint that was entered before."""
+    if hi_primitives.checkpoints_are_objects():
+        install()
 
 
 def _find(port: Backport) -> Any:

@@ -21,7 +21,7 @@ from jax._src import source_info_util as _source_info_util
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as _pe
 from jax._src.lax import lax as _lax
-from jax._src.state.types import AbstractRef
+from jax._src.state.types import AbstractRef, AccumEffect, WriteEffect
 
 from lox._jax import hi_primitives
 
@@ -67,6 +67,10 @@ def register_effects() -> None:
             _effects.ordered_effects.add_type(effect_type)
             # It is not really shardable: the lowering refuses several devices, with a better message than JAX's.
             _effects.shardable_ordered_effects.add_type(effect_type)
+
+
+def is_our_effect(effect: Any) -> bool:
+    return isinstance(effect, tuple(our_effects))
 
 
 # --- primitives ------------------------------------------------------------------------------------------------------
@@ -162,6 +166,11 @@ def is_ref(value: Any) -> bool:
 def is_ref_type(aval: Any) -> bool:
     """Whether it is the type of a mutable array."""
     return isinstance(aval, AbstractRef)
+
+
+def writes_refs(jaxpr: Any) -> bool:
+    """Whether a jaxpr changes mutable arrays that it was given."""
+    return any(isinstance(effect, (WriteEffect, AccumEffect)) for effect in jaxpr.effects)
 
 
 def returned_refs(jaxpr: Any) -> dict[int, int]:

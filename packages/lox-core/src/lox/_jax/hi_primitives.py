@@ -44,6 +44,10 @@ def _is_traced(value: Any) -> bool:
     return hasattr(value, "jaxpr") and hasattr(value, "out_tree")
 
 
+def checkpoints_are_objects() -> bool:
+    return ARE_SETTLED and bool(_config.remat3.value)
+
+
 # --- functions with derivative rules -----------------------------------------------------------------------------------
 
 

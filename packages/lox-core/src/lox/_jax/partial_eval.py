@@ -26,6 +26,11 @@ def marks_depend_on(jaxpr: Any, inputs: Sequence[bool]) -> bool:
     return any(isinstance(effect, tuple(our_effects)) for effect in staged.effects)
 
 
+def effects_alone(jaxpr: Any) -> Any:
+    """Of a closed jaxpr, what its effects need."""
+    return _pe.dce_jaxpr(jaxpr, False, True)[0]
+
+
 def is_staged(value: Any) -> bool:
     return isinstance(value, _pe.JaxprTracer) and not value.pval.is_known()
 

@@ -1,0 +1,106 @@
+"""Derivative rules in ``jax.checkpoint`` with ``jax_remat3``.
+
+A derivative runs the rule of a function instead of the function. In such a checkpoint it does so only where things are
+computed again, which records nothing: the forward pass runs the function, and marks that only the rule has would be lost.
+
+So where a rule has marks of its own, the forward pass also runs what it would be without the checkpoint, for its marks
+alone: the same marks, equally often and in the same order. The checkpoint itself is then left without marks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from lox._errors import UnsupportedPrimitiveError, name_sites
+from lox._jax import compat, hi_primitives, partial_eval
+
+FUNCTIONS_WITH_RULES = frozenset(["custom_jvp_call", "custom_vjp_call", "CustomJVPTraced", "CustomVJPTraced"])
+
+
+def record_beside(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """For reverse mode. ``forward(checkpoint, nonzero, *primals)`` returns results, residuals, and more."""
+
+    def rule(checkpoint: Any, nonzero: Any, *primals: Any) -> Any:
+        marks = _marks_without_checkpoint(forward, checkpoint, nonzero, primals)
+        if marks is None:
+            return forward(checkpoint, nonzero, *primals)
+        compat.evaluator(partial_eval.effects_alone(marks))(*primals)
+        return forward(_like(checkpoint, _without_marks(checkpoint.jaxpr), checkpoint.policy), nonzero, *primals)
+
+    return rule
+
+
+def save_everything(linearize: Callable[..., Any]) -> Callable[..., Any]:
+    """For ``jax.linearize``, where marks of tangents stay in what is linear: it computes nothing again."""
+
+    def rule(checkpoint: Any, nonzero: Any, *primals: Any) -> Any:
+        if _marks_without_checkpoint(linearize, checkpoint, nonzero, primals) is not None:
+            checkpoint = _saving_everything(checkpoint)
+        return linearize(checkpoint, nonzero, *primals)
+
+    return rule
+
+
+def _marks_without_checkpoint(forward: Callable[..., Any], checkpoint: Any, nonzero: Any, primals: Any) -> Any | None:
+    """The forward pass without the checkpoint, as a jaxpr without results, if it has marks that the one with it lacks."""
+    if not _may_have_marks(checkpoint):
+        return None
+    saving = _saving_everything(checkpoint)
+    jaxpr = jax.make_jaxpr(lambda *args: forward(saving, nonzero, *args)[:0])(*primals)
+    missing = Counter(_marks(jaxpr)) - Counter(_marks(checkpoint.jaxpr))
+    if not missing:
+        return None
+    if compat.writes_refs(checkpoint.jaxpr):
+        raise UnsupportedPrimitiveError(
+            f"lox: a derivative rule has a mark of its own ({name_sites(map(str, missing))}), in a jax.checkpoint that also "
+            "changes mutable arrays. With jax_remat3, JAX runs such a rule only where it computes the function again. Call "
+            "lox.log in the function instead of its rule, or take the mutable arrays out of the checkpoint"
+        )
+    return jaxpr
+
+
+def _may_have_marks(checkpoint: Any) -> bool:
+    from lox._marks.mark import marks_are_wanted  # it stands above this folder
+
+    if checkpoint.policy is jax.checkpoint_policies.everything_saveable:  # nothing is computed again
+        return False
+    is_traced_with_marks = marks_are_wanted() or any(map(compat.is_our_effect, checkpoint.jaxpr.effects))
+    return is_traced_with_marks and any(_has_rules(eqn) for eqn in _equations(checkpoint.jaxpr))
+
+
+def _has_rules(eqn: Any) -> bool:
+    return hi_primitives.name_of(eqn) in FUNCTIONS_WITH_RULES
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """All of them, at any depth."""
+    for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
+        yield eqn
+        for inner in compat.all_jaxprs_in_params(eqn.params):
+            yield from _equations(inner)
+
+
+def _marks(jaxpr: Any) -> Iterator[Any]:
+    """What tells marks apart: their lines. Host calls have a target each."""
+    for eqn in _equations(jaxpr):
+        if any(map(compat.is_our_effect, eqn.effects)) and not any(compat.all_jaxprs_in_params(eqn.params)):
+            mark = eqn.params.get("mark")
+            yield eqn.params.get("target", hi_primitives.name_of(eqn)) if mark is None else mark.site
+
+
+def _saving_everything(checkpoint: Any) -> Any:
+    return _like(checkpoint, checkpoint.jaxpr, jax.checkpoint_policies.everything_saveable)
+
+
+def _like(checkpoint: Any, jaxpr: Any, policy: Any) -> Any:
+    return type(checkpoint)(jaxpr, policy, checkpoint.prevent_cse)
+
+
+def _without_marks(jaxpr: Any) -> Any:
+    from lox._interpret.silent import without_forward_marks  # it stands above this folder
+
+    return without_forward_marks(jaxpr)
