@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import importlib.util
+import re
 import unittest
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def test_the_pages_that_teach_have_examples():
     }
     empty = {page.name for page in PAGES if not examples(page)}
     assert empty <= without
+
+
+def test_only_pages_about_installing_show_how_to_install_lox():
+    """Nothing is on the index yet. These three pages say so; the others link to them."""
+    command = re.compile(r"pip install[^\n]*\blox-(core|loggers|tensorboard|wandb)\b")
+    assert {page.name for page in PAGES if command.search(page.read_text())} == {
+        "README.md",
+        "install.md",
+        "quickstart.md",
+    }
 
 
 def test_an_example_with_a_wrong_result_is_noticed(tmp_path):
