@@ -7,7 +7,7 @@ import pytest
 
 import lox
 from lox import logdict
-from lox._html.curve import frame_of, line, over_lanes, sparkline, thinned
+from lox._html.curve import area_of, line, over_lanes, sparkline, thinned
 from lox._html.table import text
 from tests.html_checks import Page, page_of
 
@@ -235,7 +235,7 @@ def test_the_curve_of_few_points_has_all_peaks():
 
 def test_curves_are_drawn_inside_their_picture():
     for values in ([1.0, 2.0], [1e308, -1e308], [0.0, 0.0], [1.0, np.nan, 3.0], [np.nan, 5.0, np.nan]):
-        frame = frame_of([line(range(len(values)), values)], 0, 0, 100, 20)
+        frame = area_of([line(range(len(values)), values)], 0, 0, 100, 20)
         y = frame.y(np.asarray([v for v in values if np.isfinite(v)]))
         assert ((y >= 0) & (y <= 20)).all()
         assert "nan" not in sparkline(line(range(len(values)), values))

@@ -13,7 +13,7 @@ import pytest
 import lox
 import lox.loggers
 from lox.loggers import ConsoleLogger, LoggerOptionError, ProgressLogger
-from lox.loggers._backends.display.board import Course
+from lox.loggers._backends.display.board import Trend
 from lox.loggers._backends.display.numbers import short, sparkline
 
 
@@ -335,11 +335,11 @@ def test_sparklines():
 
 @pytest.mark.parametrize("block", [1, 7, 5000])
 def test_the_course_of_a_value_goes_back_to_the_start_of_the_run(block):
-    course = Course()
+    trend = Trend()
     numbers = np.arange(5000.0)
     for start in range(0, 5000, block):
-        course.extend(numbers[start : start + block])
-    shown = course.numbers()
+        trend.extend(numbers[start : start + block])
+    shown = trend.numbers()
     assert shown[0] == 0
     assert shown[-1] == 4999
     assert 30 <= len(shown) <= 65
@@ -347,10 +347,10 @@ def test_the_course_of_a_value_goes_back_to_the_start_of_the_run(block):
 
 
 def test_the_course_of_a_few_values_is_all_of_them():
-    course = Course()
+    trend = Trend()
     for number in (3.0, 1.0, 2.0):
-        course.extend(np.array([number]))
-    assert course.numbers() == [3.0, 1.0, 2.0]
+        trend.extend(np.array([number]))
+    assert trend.numbers() == [3.0, 1.0, 2.0]
 
 
 def test_the_largest_step_is_shown_also_if_an_earlier_record_arrives_late():

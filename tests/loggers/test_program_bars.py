@@ -114,12 +114,12 @@ def test_what_stands_next_to_the_bar_is_the_position_inside():
 def test_ticks_become_as_rare_as_they_should_be(seconds, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    course = program_bars._Course(FollowedLoop("scan", None, None))
+    running = program_bars._LoopProgress(FollowedLoop("scan", None, None))
     position, ticks, inside = 0, 0, []
-    course.begin()
+    running.begin()
     while now[0] < 100.0:
-        course.go_on(position)
-        answer = course.answer()
+        running.go_on(position)
+        answer = running.answer()
         inside.append(answer.inside)
         position += answer.steps
         now[0] += answer.steps * seconds + 1e-5  # a call takes time as well
@@ -129,8 +129,8 @@ def test_ticks_become_as_rare_as_they_should_be(seconds, monkeypatch):
     assert inside[0]
     assert inside[-1] == (seconds > program_bars.PERIOD)
     # The next loop of the kind knows already.
-    course.begin()
-    assert course.answer().steps == max(int(program_bars.PERIOD / course._seconds), 1)
+    running.begin()
+    assert running.answer().steps == max(int(program_bars.PERIOD / running._seconds), 1)
 
 
 def test_under_vmap_and_grad_it_is_the_same_function():
@@ -184,8 +184,8 @@ def test_what_goes_wrong():
 def test_a_forked_child_draws_nothing():
     file = io.StringIO()
     bars = [program_bars._Showing("train", lambda: program_bars.place_for(file, False))]
-    bars[0].begin("train", program_bars._Course(FollowedLoop("scan", 10, None)))
-    bars[0].course.end(10)
+    bars[0].begin("train", program_bars._LoopProgress(FollowedLoop("scan", 10, None)))
+    bars[0].outer.end(10)
     painter = program_bars.Painter()
     painter._showings, painter._process = bars, -1  # as it is in a process that did not make it
     painter.finish()

@@ -24,7 +24,7 @@ class Curve(NamedTuple):
     high: Floats
 
 
-class Frame(NamedTuple):
+class PlotArea(NamedTuple):
     """A rectangle of a picture, and the ranges that it shows."""
 
     left: float
@@ -79,33 +79,33 @@ def thinned(curve: Curve, most: int = _POINTS) -> Curve:
 def sparkline(curve: Curve, label: str = "", width: int = 150, height: int = 26, points: int = _POINTS) -> Markup:
     """A small picture without axes; empty if there is nothing to draw."""
     small = thinned(curve, points)
-    frame = frame_of([small], 2, 3, width - 4, height - 6)
-    if frame is None or len(small.steps) < 2:
+    area = area_of([small], 2, 3, width - 4, height - 6)
+    if area is None or len(small.steps) < 2:
         return Markup("")
-    return picture(shapes(small, frame, LINE), width, height, label)
+    return picture(shapes(small, area, LINE), width, height, label)
 
 
-def frame_of(curves: list[Curve], left: float, top: float, width: float, height: float) -> Frame | None:
-    """A frame that holds all finite points of the curves; None if there are none."""
+def area_of(curves: list[Curve], left: float, top: float, width: float, height: float) -> PlotArea | None:
+    """The area that holds all finite points of the curves; None if there are none."""
     values = np.concatenate([part for curve in curves for part in (curve.center, curve.low, curve.high)])
     finite = values[np.isfinite(values)]
     steps = np.concatenate([curve.steps for curve in curves])
     if not len(finite):
         return None
     ends = float(steps.min()), float(steps.max())
-    return Frame(left, top, width, height, *ends, float(finite.min()), float(finite.max()))
+    return PlotArea(left, top, width, height, *ends, float(finite.min()), float(finite.max()))
 
 
-def shapes(curve: Curve, frame: Frame, colour: str) -> str:
+def shapes(curve: Curve, area: PlotArea, colour: str) -> str:
     """The band and the line."""
-    x = frame.x(curve.steps)
+    x = area.x(curve.steps)
     band = line_path = ""
     for part in _stretches(np.isfinite(curve.center)):
-        line_path += _path(x[part], frame.y(curve.center[part]))
+        line_path += _path(x[part], area.y(curve.center[part]))
         # A band of no height would be invisible.
         if (curve.high[part] > curve.low[part]).any():
             there = np.concatenate([x[part], x[part][::-1]])
-            edges = np.concatenate([frame.y(curve.high[part]), frame.y(curve.low[part])[::-1]])
+            edges = np.concatenate([area.y(curve.high[part]), area.y(curve.low[part])[::-1]])
             band += _path(there, edges) + "Z"
     shade = f'<path d="{band}" fill="{colour}" fill-opacity=".22" stroke="none"/>' if band else ""
     return (

@@ -188,7 +188,7 @@ def _drawn(bar: Bar) -> Markup:
     return picture(whole + part, _WIDTH, _HEIGHT, bar.way)
 
 
-class Ended:
+class NoBars:
     """A place that nobody reads any more, as after `train.py | head`. Training continues."""
 
     live = False

@@ -20,7 +20,7 @@ _MAX_TEXTS = 4  # different values of a config that are listed, at most
 _RATE_SECONDS = 10.0  # the rate is measured over this many seconds
 
 
-class Course:
+class Trend:
     """The trend of a value since the start of the run. It keeps only every n-th number, so that there are few."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class RunBoard:
         self._counts: Counter[str] = Counter()
         self.steps: dict[str, float] = {}
         self.latest: dict[str, float] = {}
-        self.history: dict[str, Course] = {}
+        self.history: dict[str, Trend] = {}
         self._arrivals: deque[tuple[float, int]] = deque()
 
     def add(self, logs: lox.logdict) -> None:
@@ -99,7 +99,7 @@ class RunBoard:
                     self.latest[name] = latest
                     axis = next((axis for axis, by_key in logs.steps.items() if key in by_key), "")
                     steps = logs.steps[axis][key] if axis else None
-                    self.history.setdefault(name, Course()).extend(column, printable(axis), steps)
+                    self.history.setdefault(name, Trend()).extend(column, printable(axis), steps)
 
     def config_text(self) -> str:
         return config_text([self.config])

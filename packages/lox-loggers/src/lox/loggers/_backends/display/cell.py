@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Cell(NamedTuple):
+class NotebookCell(NamedTuple):
     """One execution of a cell."""
 
     execution: object

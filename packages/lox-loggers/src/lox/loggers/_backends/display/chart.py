@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lox._html.curve import Curve as Drawn
-from lox._html.curve import Frame, frame_of, picture, shapes
+from lox._html.curve import PlotArea, area_of, picture, shapes
 from lox._html.numbers import short, whole
 from lox._html.table import LINE, Markup, text
 from lox.loggers._backends.display.board import Board
@@ -30,13 +30,13 @@ def panels_of(board: Board, patterns: Sequence[str]) -> list[Panel]:
 
 
 def _panel(board: Board, key: str) -> Panel | None:
-    courses = {run.name: run.history[key] for run in board.runs.values() if key in run.history}
+    trends = {run.name: run.history[key] for run in board.runs.values() if key in run.history}
     series = [
         Series(name, points[:, 0], points[:, 1])
-        for name, course in courses.items()
-        if len(points := _sorted(np.asarray(course.points(), np.float64).reshape(-1, 2)))
+        for name, trend in trends.items()
+        if len(points := _sorted(np.asarray(trend.points(), np.float64).reshape(-1, 2)))
     ]
-    axis = next(iter(courses.values())).axis or "record"
+    axis = next(iter(trends.values())).axis or "record"
     return Panel(key, axis, [over_runs("", series, _LOOK)]) if series else None
 
 
@@ -69,12 +69,12 @@ def _chart(panel: Panel) -> Markup:
     curves = [to_svg(curve) for curve in panel.curves]
     left, top, right, bottom = _MARGINS
     title = _words(panel.label, left, 14, 'font-size="12" font-weight="600"')
-    frame = frame_of(curves, left, top, _WIDTH - left - right, _HEIGHT - top - bottom)
-    if frame is None:
+    area = area_of(curves, left, top, _WIDTH - left - right, _HEIGHT - top - bottom)
+    if area is None:
         nothing = _words("no finite values", _WIDTH / 2, _HEIGHT / 2, 'text-anchor="middle" opacity=".62"')
         return picture(title + nothing, _WIDTH, _HEIGHT, panel.label)
-    lines = "".join(shapes(curve, frame, LINE) for curve in map(_visible, curves))
-    return picture(title + _grid(frame, panel.axis) + lines, _WIDTH, _HEIGHT, panel.label)
+    lines = "".join(shapes(curve, area, LINE) for curve in map(_visible, curves))
+    return picture(title + _grid(area, panel.axis) + lines, _WIDTH, _HEIGHT, panel.label)
 
 
 def _visible(curve: Drawn) -> Drawn:
@@ -82,20 +82,20 @@ def _visible(curve: Drawn) -> Drawn:
     return curve._replace(low=np.minimum(curve.low, curve.center), high=np.maximum(curve.high, curve.center))
 
 
-def _grid(frame: Frame, axis: str) -> str:
+def _grid(area: PlotArea, axis: str) -> str:
     """Lines at round values, with their numbers, and the first and last step."""
     marks = ""
-    for value in _round_values(frame.bottom, frame.peak):
-        (y,) = frame.y(np.asarray([value]))
+    for value in _round_values(area.bottom, area.peak):
+        (y,) = area.y(np.asarray([value]))
         marks += (
-            f'<line x1="{frame.left:g}" x2="{frame.left + frame.width:g}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" '
+            f'<line x1="{area.left:g}" x2="{area.left + area.width:g}" y1="{y:.1f}" y2="{y:.1f}" stroke="currentColor" '
             'stroke-opacity=".14"/>'
         )
-        marks += _words(short(value), frame.left - 6, y + 4, 'text-anchor="end" opacity=".7"')
-    low = frame.top + frame.height + 16
-    marks += _words(whole(frame.first), frame.left, low, 'opacity=".7"')
-    marks += _words(axis, frame.left + frame.width / 2, low, 'text-anchor="middle" opacity=".7"')
-    marks += _words(whole(frame.last), frame.left + frame.width, low, 'text-anchor="end" opacity=".7"')
+        marks += _words(short(value), area.left - 6, y + 4, 'text-anchor="end" opacity=".7"')
+    low = area.top + area.height + 16
+    marks += _words(whole(area.first), area.left, low, 'opacity=".7"')
+    marks += _words(axis, area.left + area.width / 2, low, 'text-anchor="middle" opacity=".7"')
+    marks += _words(whole(area.last), area.left + area.width, low, 'text-anchor="end" opacity=".7"')
     return marks
 
 

@@ -13,7 +13,7 @@ from lox.loggers._backends.display.board import Board, RunBoard
 from lox.loggers._backends.display.live_table import LiveTable
 from lox.loggers._backends.display.notebook import Output, output_for
 from lox.loggers._backends.display.numbers import short, whole
-from lox.loggers._backends.display.screen import Ended, Part
+from lox.loggers._backends.display.screen import NoDisplay, Part
 from lox.loggers._backends.display.sheet import MAX_ROWS
 from lox.loggers._delivery.failures import records_phrase
 from lox.loggers._delivery.logger import Logger
@@ -60,7 +60,7 @@ class ConsoleLogger(Logger):
         self._board = Board()
         self._open_runs = 0
         self._changed = False
-        self._display: _Notebook | _Table | _Lines | Ended | None = None
+        self._display: _Notebook | _Table | _Lines | NoDisplay | None = None
 
     def open(self, run: Run) -> ConsoleWriter:
         self._board.runs[run.name] = RunBoard(run.name, run.plain_config)
@@ -93,7 +93,7 @@ class ConsoleLogger(Logger):
         except BrokenPipeError:
             with contextlib.suppress(BrokenPipeError):
                 self._display.stop()
-            self._display = Ended()
+            self._display = NoDisplay()
 
     def _closed(self) -> None:
         self._open_runs -= 1

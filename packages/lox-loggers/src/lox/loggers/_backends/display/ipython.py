@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lox.loggers._backends.display.cell import Cell
+from lox.loggers._backends.display.cell import NotebookCell
 
 
 def find_kernel() -> Kernel | None:
@@ -27,16 +27,16 @@ class Kernel:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
-    def running_cell(self) -> Cell | None:
+    def running_cell(self) -> NotebookCell | None:
         try:
             request = _in_no_cell(self._shell.kernel.get_parent, "shell")
             if request["header"]["msg_type"] != "execute_request":
                 return None
-            return Cell(request["header"]["msg_id"], request["content"]["code"])
+            return NotebookCell(request["header"]["msg_id"], request["content"]["code"])
         except (AttributeError, KeyError, TypeError, LookupError):
             return None
 
-    def calling_cell(self) -> Cell | None:
+    def calling_cell(self) -> NotebookCell | None:
         return self.running_cell() if threading.current_thread() is threading.main_thread() else None
 
     def create(self, output: str, data: Mapping[str, str]) -> None:

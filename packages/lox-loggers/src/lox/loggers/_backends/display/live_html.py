@@ -42,4 +42,4 @@ def _cells(row: Sequence[Value], columns: Sequence[SheetColumn]) -> Iterator[str
         if not column.only_course:
             yield value.text
         if column.only_course or (column.is_key and column is not columns[0]):
-            yield sparkline(line(range(len(value.course)), value.course), column.name, width=110, points=_POINTS)
+            yield sparkline(line(range(len(value.trend)), value.trend), column.name, width=110, points=_POINTS)

@@ -65,5 +65,5 @@ def _cell(value: Value, column: SheetColumn, place: int, detail: _Detail) -> str
     if place == 0:
         return detail.key(value.text) if column.is_key else value.text
     most = detail.line if column.only_course else min(detail.line, _BESIDE_A_NUMBER)
-    line = sparkline(value.course, most) if most and len(value.course) else ""
+    line = sparkline(value.trend, most) if most and len(value.trend) else ""
     return line if column.only_course else f"{value.text} {line}".rstrip()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lox.loggers._backends.display.cell import Cell
+from lox.loggers._backends.display.cell import NotebookCell
 
 _PATIENCE = 5.0  # seconds to wait for the last update
 
@@ -32,9 +32,9 @@ class Marimo:
         self._marimo = marimo
         self._writers: dict[str, _Writer] = {}
 
-    def running_cell(self) -> Cell | None:
+    def running_cell(self) -> NotebookCell | None:
         execution = _execution()  # None on other threads
-        return None if execution is None else Cell(execution.output, str(execution.cell_id))
+        return None if execution is None else NotebookCell(execution.output, str(execution.cell_id))
 
     calling_cell = running_cell
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import IO, Protocol
 
 from lox._html.table import block, dim
-from lox.loggers._backends.display.cell import Cell
+from lox.loggers._backends.display.cell import NotebookCell
 from lox.loggers._backends.display.ipython import find_kernel
 from lox.loggers._backends.display.marimo_notebook import find_marimo
 
@@ -25,10 +25,10 @@ _log = logging.getLogger("lox.loggers")
 class Notebook(Protocol):
     """Where outputs go. The data of an output maps types, `text/html` and `text/plain`, to text."""
 
-    def running_cell(self) -> Cell | None:
+    def running_cell(self) -> NotebookCell | None:
         """The cell that runs now, on any thread; None if that is not known."""
 
-    def calling_cell(self) -> Cell | None:
+    def calling_cell(self) -> NotebookCell | None:
         """The cell that runs on this thread; None on threads that run no cell, which an earlier cell may have started."""
 
     def create(self, output: str, data: Mapping[str, str]) -> None:
@@ -63,7 +63,7 @@ class Output:
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._id = ""
-        self._cell: Cell | None = None
+        self._cell: NotebookCell | None = None
         self._content = {"text/html": block(dim(waiting)), "text/plain": waiting}
         self._is_waiting = True
         self._ended = False
@@ -101,12 +101,12 @@ class Output:
         with self._lock:
             self._finish()
 
-    def _runs_again(self, cell: Cell | None) -> bool:
+    def _runs_again(self, cell: NotebookCell | None) -> bool:
         """Whether the cell of the output was run again, which cleared its outputs. If it only calls a compiled function, the
         logger is not called from Python."""
         return cell is not None and self._cell is not None and cell != self._cell and cell.name == self._cell.name
 
-    def _move(self, cell: Cell | None) -> None:
+    def _move(self, cell: NotebookCell | None) -> None:
         if self._id and self._is_waiting:
             self._send(self._notebook.update, {"text/plain": ""})
         self._finish()

@@ -21,7 +21,7 @@ from lox._calls import explain_options
 from lox._inside.follow import follow
 from lox._inside.ticks import Answer, FollowedLoop
 from lox._jax import compat
-from lox.loggers._backends.display.bars import WAITING, Bar, BarPlace, Ended, place_for
+from lox.loggers._backends.display.bars import WAITING, Bar, BarPlace, NoBars, place_for
 from lox.loggers._backends.display.board import printable
 from lox.loggers._backends.display.notebook import output_for
 
@@ -76,7 +76,7 @@ def progress(
     return with_bar
 
 
-class _Course:
+class _LoopProgress:
     """The progress of one loop."""
 
     def __init__(self, loop: FollowedLoop) -> None:
@@ -125,36 +125,36 @@ class _Showing:
         self.title = title
         self._make_place = make_place
         self.compiling = True
-        self.course: _Course | None = None
-        self.inner: _Course | None = None
+        self.outer: _LoopProgress | None = None
+        self.inner: _LoopProgress | None = None
         self.dropped = self.closed = False
         self._called = time.monotonic()
         self._place: BarPlace | None = None
         self._finished = False
 
-    def begin(self, title: str, course: _Course) -> None:
-        self.title, self.course, self.inner, self.compiling = title, course, None, False
+    def begin(self, title: str, running: _LoopProgress) -> None:
+        self.title, self.outer, self.inner, self.compiling = title, running, None, False
 
     def runs(self) -> bool:
-        return self.course is not None and self.course.ended is None
+        return self.outer is not None and self.outer.ended is None
 
     def is_over(self) -> bool:
-        if self.course is None:
+        if self.outer is None:
             return self.dropped
-        return self.dropped or (self.course.ended is not None and time.monotonic() - self.course.ended > _SHORT)
+        return self.dropped or (self.outer.ended is not None and time.monotonic() - self.outer.ended > _SHORT)
 
     def is_short(self) -> bool:
-        return self.course is None or self.course.elapsed() < _SHORT
+        return self.outer is None or self.outer.elapsed() < _SHORT
 
     def _bar(self) -> Bar:
-        course = self.course
-        if course is None:
+        running = self.outer
+        if running is None:
             return Bar(self.title, 0, None, time.monotonic() - self._called, compiling=self.compiling)
         beside = "" if self.inner is None else self.inner.text()
-        return Bar(self.title, course.position, course.loop.length, course.elapsed(), beside)
+        return Bar(self.title, running.position, running.loop.length, running.elapsed(), beside)
 
     def paint(self) -> None:
-        if self._finished or (self.closed and self.course is None and self._place is None):
+        if self._finished or (self.closed and self.outer is None and self._place is None):
             return  # the bar has ended, or there was nothing to show
         self._finished = self.closed
         try:
@@ -163,7 +163,7 @@ class _Showing:
             if self.closed:
                 self._place.close()
         except BrokenPipeError:
-            self._place = Ended()
+            self._place = NoBars()
 
 
 class ProgramBars:
@@ -173,7 +173,7 @@ class ProgramBars:
         self._title = title
         self._output = output_for(file, live, WAITING)
         self._make_place = functools.partial(place_for, file, live, self._output)
-        self._courses: dict[FollowedLoop, _Course] = {}
+        self._loops: dict[FollowedLoop, _LoopProgress] = {}
         self._several = False
         self._showing: _Showing | None = None
 
@@ -201,20 +201,20 @@ class ProgramBars:
 
     def tick(self, loop: FollowedLoop, position: int) -> Answer:
         with painter.lock:
-            course = self._courses.setdefault(loop, _Course(loop))
+            running = self._loops.setdefault(loop, _LoopProgress(loop))
             if position == 0:
-                course.begin()
+                running.begin()
                 if loop.inside is None:
-                    self._next_showing().begin(self._title_of(loop), course)
-            course.go_on(position)
+                    self._next_showing().begin(self._title_of(loop), running)
+            running.go_on(position)
             if self._showing is not None:
                 # The position of an inner loop belongs to one iteration of the outer one.
-                self._showing.inner = None if loop.inside is None else course
-            return course.answer()
+                self._showing.inner = None if loop.inside is None else running
+            return running.answer()
 
     def end(self, loop: FollowedLoop, position: int) -> None:
         with painter.lock:
-            self._courses[loop].end(position)
+            self._loops[loop].end(position)
             if self._showing is not None:
                 self._showing.inner = None
 

@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 import lox
-from lox.loggers._backends.display.bars import WAITING, Bar, BarPlace, Ended, place_for
+from lox.loggers._backends.display.bars import WAITING, Bar, BarPlace, NoBars, place_for
 from lox.loggers._backends.display.board import Board, RunBoard
 from lox.loggers._backends.display.notebook import output_for
 from lox.loggers._backends.display.numbers import short
@@ -146,7 +146,7 @@ class ProgressLogger(Logger):
         except BrokenPipeError:
             with contextlib.suppress(BrokenPipeError):
                 place.close()
-            self._place = Ended()
+            self._place = NoBars()
 
     def _closed(self) -> None:
         self._open_runs -= 1

@@ -34,7 +34,7 @@ class Part:
             self._screen.remove(self)
 
 
-class Ended:
+class NoDisplay:
     """A display whose file nobody reads any more, as after `train.py | head`. Training continues."""
 
     def draw(self, *args: Any) -> None:

@@ -24,7 +24,7 @@ class SheetColumn(NamedTuple):
 
 class Value(NamedTuple):
     text: str = ""
-    course: Sequence[float] = ()
+    trend: Sequence[float] = ()
     """The trend of the value."""
 
 
@@ -50,7 +50,7 @@ def _of_keys(board: Board) -> Sheet:
     (run,) = board.runs.values()
     columns = [SheetColumn("key", is_key=True), SheetColumn("latest"), SheetColumn(only_course=True)]
     rows = [
-        [Value(key), Value(short(value)), Value(course=run.history[key].numbers())] for key, value in run.latest.items()
+        [Value(key), Value(short(value)), Value(trend=run.history[key].numbers())] for key, value in run.latest.items()
     ]
     return _sheet(run.name, board, columns, rows)
 
@@ -83,7 +83,7 @@ def _over_runs(board: Board) -> Sheet:
     for key in board.metrics():
         latest = board.latest(key)
         numbers = [Value(short(float(number))) for number in (latest.mean(), latest.min(), latest.max())]
-        rows.append([Value(key), *numbers, Value(course=board.history(key).tolist())])
+        rows.append([Value(key), *numbers, Value(trend=board.history(key).tolist())])
     return _sheet(f"{len(board.runs)} runs", board, columns, rows)
 
 
