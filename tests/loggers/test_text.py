@@ -161,6 +161,7 @@ def test_float32_is_given_in_few_digits_and_comes_back_exactly(numbers):
         (found,) = columns_to_python([column])
         assert np.array_equal(np.asarray(found, np.float32), column, equal_nan=True)
         assert list(map(repr, found)) == [repr(float(str(number))) for number in column]
+        assert repr(to_python(column.reshape(1, -1))) == repr([found])
     assert repr(to_python(np.float32(0.1))) == "0.1"
 
 
@@ -186,6 +187,10 @@ def test_all_kinds_of_float32_are_given_in_the_fewest_digits():
         (np.array(3, ml_dtypes.int4), 3),
         (np.complex64(1 - 2j), [1.0, -2.0]),
         (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (np.array([0.1, 0.5], np.float16), [0.1, 0.5]),
+        (np.array([[1 - 2j]], np.complex64), [[[1.0, -2.0]]]),
+        (np.array([b"text", b"\xff"]), ["text", "\ufffd"]),
+        (np.zeros((2, 0), np.float32), [[], []]),
         (np.array("text"), "text"),
     ],
 )

@@ -18,11 +18,14 @@ _FEW = 64  # up to this many numbers, numpy's own digits are faster
 def to_python(value: Any) -> Any:
     """A value as numbers, text and lists of them; complex numbers are pairs."""
     array = np.asarray(value)
+    if array.dtype.kind in "biuU" or array.dtype == np.float64:
+        return array.tolist()
+    if array.ndim and array.dtype == np.float32:
+        return np.reshape(_shortest(array.ravel()), array.shape).tolist()
     if array.ndim:
         return [to_python(item) for item in array]
-    if array.dtype.kind in "biuUS" or array.dtype == np.float64:
-        item = array.item()
-        return item.decode(errors="replace") if isinstance(item, bytes) else item
+    if array.dtype.kind == "S":
+        return array.item().decode(errors="replace")
     if array.dtype.kind == "c":
         return [to_python(array.real), to_python(array.imag)]
     if array.dtype.name in ("int4", "uint4", "int2", "uint2"):
@@ -33,25 +36,19 @@ def to_python(value: Any) -> Any:
 def columns_to_python(columns: Sequence[np.ndarray]) -> list[list[Any]]:
     """The values of each column. The digits of all float32 columns are found together, which is much faster."""
     singles = [column for column in columns if column.ndim == 1 and column.dtype == np.float32]
-    digits = iter(_shortest(np.concatenate(singles)) if singles else [])
+    digits = iter(_shortest(np.concatenate(singles)).tolist() if singles else [])
     return [
         list(itertools.islice(digits, len(column)))
         if column.ndim == 1 and column.dtype == np.float32
-        else _column_to_python(column)
+        else to_python(column)
         for column in columns
     ]
 
 
-def _column_to_python(column: np.ndarray) -> list[Any]:
-    if column.ndim == 1 and (column.dtype.kind in "biuU" or column.dtype == np.float64):
-        return column.tolist()
-    return [to_python(item) for item in column]
-
-
-def _shortest(numbers: np.ndarray) -> list[float]:
+def _shortest(numbers: np.ndarray) -> np.ndarray:
     """For each float32, the float64 with the fewest digits that rounds to it."""
     if len(numbers) < _FEW:
-        return [float(text) for text in numbers.astype(str).tolist()]
+        return numbers.astype(str).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         found = numbers.astype(np.float64)
         exponents = np.floor(np.log10(np.abs(found)))
@@ -68,4 +65,4 @@ def _shortest(numbers: np.ndarray) -> list[float]:
     beyond = np.flatnonzero((np.abs(exponents) >= 13) & np.isfinite(exponents))
     for place in [*left.tolist(), *beyond.tolist()]:
         found[place] = float(str(numbers[place]))
-    return found.tolist()
+    return found
