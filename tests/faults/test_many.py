@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,53 @@ def test_1000_vmapped_runs(backend: str, tmp_path: Path) -> None:
     for lane in range(1000):
         expected = [(lane * 10 + i, float(lane * 10 + i)) for i in range(3)]
         assert numbers(rows_of(backend, tmp_path, f"{lane:016x}")["x"]) == expected
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    """How many lines of lox `work` runs, in this thread and in those that it starts."""
+    lines = itertools.count()
+
+    def count_line(frame: Any, event: str, argument: Any) -> Any:
+        if event == "line":
+            next(lines)
+        return count_line
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        return count_line if frame.f_globals.get("__name__", "").startswith("lox.") else None
+
+    before = sys.gettrace()
+    threading.settrace(count)
+    sys.settrace(count)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+        threading.settrace(None)  # type: ignore[arg-type]
+    return next(lines)
+
+
+@pytest.mark.parametrize("how", ["different keys", "one key", "one key, again and again"])
+@pytest.mark.parametrize("backend", ["memory", *BACKENDS])
+def test_twice_as_many_runs_take_twice_as_much(backend: str, how: str, tmp_path: Path) -> None:
+    def lines(number: int) -> int:
+        keys = jax.random.split(jax.random.key(0), number)
+        if how != "different keys":
+            keys = jnp.broadcast_to(keys[:1], keys.shape)
+        logger = make(backend, tmp_path / str(number)) if backend != "memory" else lox.loggers.MemoryLogger()
+
+        def open_and_close() -> None:
+            with logger:
+                if how == "one key, again and again":
+                    for key in keys:
+                        logger.init(key)
+                else:
+                    jax.vmap(logger.init)(keys)
+
+        return lines_run(open_and_close)
+
+    lines(1)  # imports, and what JAX compiles
+    few, many, most = lines(10), lines(20), lines(40)
+    assert most - many <= 2.05 * (many - few)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -22,16 +22,16 @@ class RunIds:
 
     def __init__(self) -> None:
         self._logger = next(_loggers)
+        self._attempts: dict[str, int] = {}  # of a name, how many were tried: a thousand runs of one name try each once
 
     def of(self, name: str) -> int:
         """A new id, an int32, for a run of that name. Two runs of the same name have different ids."""
         with _lock:
-            attempt = 0
             while True:
+                attempt = self._attempts[name] = self._attempts.get(name, -1) + 1
                 text = f"{self._logger} {attempt} {name}"
                 digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest()
                 run_id = int.from_bytes(digest, "big") >> 1
                 if run_id not in _given:
                     _given.add(run_id)
                     return run_id
-                attempt += 1
