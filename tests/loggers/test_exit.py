@@ -189,6 +189,23 @@ def test_a_program_that_waits_for_a_stuck_backend_is_let_go_when_the_logger_is_c
 def test_close_timeout_is_checked(value):
     with pytest.raises(lox.loggers.LoggerOptionError, match="close_timeout="):
         Backend(close_timeout=value)
+    with Backend() as logger, pytest.raises(lox.loggers.LoggerOptionError, match="Backend: timeout="):
+        logger.close(timeout=value)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_close_can_be_told_how_long_to_wait(several):
+    go_on = threading.Event()
+    stuck = Backend(lambda logs: go_on.wait(60) and None, close_timeout=None)
+    logger = lox.loggers.MultiLogger(stuck, lox.loggers.MemoryLogger()) if several else stuck
+    logger.log(logger.init(jax.random.key(0)), {"x": 1.0})
+    try:
+        with pytest.raises(
+            TimeoutError, match=r"Backend made no progress for 0.2 seconds while writing to run '0+'; 1 record"
+        ):
+            logger.close(timeout=0.2)
+    finally:
+        go_on.set()
 
 
 def test_close_in_a_signal_handler_during_close():

@@ -155,3 +155,18 @@ def test_an_upload_that_does_not_end_is_told_and_how_to_do_it_later(online, serv
     reports = [message for message in told if "wandb reports about the run" in message]
     assert len(reports) == len(set(reports)) >= 1
     assert any("error" in message or "EOF" in message for message in reports)
+
+
+def test_close_can_be_told_how_long_to_wait_for_the_upload(online, server):
+    logger = online()
+    state = logger.init(KEY)
+    logger.flush()
+    (run,) = logger.runs
+    file = file_of(run)
+    server.reachable = False
+    for step in range(6):
+        logger.log(state, {"x": step}, step=step)
+    with pytest.raises(WandbError, match=r"did not end within 1 seconds .* All of its 6 rows .*`wandb sync "):
+        logger.close(timeout=1.0)
+    assert len(list(rows(file))) == 6
+    server.reachable = True

@@ -115,6 +115,10 @@ class WandbLogger(Logger):
 
     # The methods of a backend.
 
+    def limit_close(self, timeout: float) -> None:
+        self._upload.shorten(timeout)
+        super().limit_close(timeout + _GRACE)
+
     def open(self, run: Run) -> RunWriter:
         before = self._files(run.name) if self.if_exists == "resume" else []
         opened = self._start(run, before)

@@ -55,40 +55,52 @@ class Upload:
     """What the runs of a logger share when they end.
 
     Attributes:
+      timeout: for how many seconds to wait for the upload of a run.
       told: the messages of wandb that were already reported.
     """
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         self.told: set[str] = set()
+        self._wandb_timeout = timeout  # wandb itself stops after it, and it cannot be changed later
         self._timed_out = False
+
+    def shorten(self, timeout: float) -> None:
+        """Waits for at most this long from now on."""
+        self.timeout = timeout if self._wandb_timeout is None else min(timeout, self._wandb_timeout)
 
     def finish(self, run: wandb.Run) -> None:
         """Ends a run. Raises a TimeoutError if its data is not uploaded in time. After that, the other runs wait for a shorter
         time."""
-        if self._timed_out:
-            ended: list[bool] = []
-
-            def end() -> None:
-                with contextlib.suppress(Exception):  # wandb's process may end meanwhile
-                    run.finish()
-                    ended.append(True)
-
-            ending = threading.Thread(target=end, daemon=True)
-            try:
-                ending.start()
-            except RuntimeError:  # the interpreter is exiting, so no thread can start
-                run.finish()
-                return
-            ending.join(1.0)
-            if not ended:
-                raise TimeoutError
-            return
         try:
-            run.finish()
+            if self._timed_out:
+                _finish_within(1.0, run)
+            elif self.timeout is not None and self.timeout != self._wandb_timeout:
+                _finish_within(self.timeout, run)
+            else:
+                run.finish()
         except TimeoutError:
             self._timed_out = True
             raise
+
+
+def _finish_within(seconds: float, run: wandb.Run) -> None:
+    ended: list[bool] = []
+
+    def end() -> None:
+        with contextlib.suppress(Exception):  # wandb's process may end meanwhile
+            run.finish()
+            ended.append(True)
+
+    ending = threading.Thread(target=end, daemon=True)
+    try:
+        ending.start()
+    except RuntimeError:  # the interpreter is exiting, so no thread can start
+        run.finish()
+        return
+    ending.join(seconds)
+    if not ended:
+        raise TimeoutError
 
 
 def _later(seconds: float, action: Callable[[], None]) -> threading.Timer:
@@ -157,7 +169,7 @@ class RunWriter:
         self._on_disk.wait_for_end()
 
     def _finish(self) -> None:
-        """Waits for the upload, for at most the logger's `close_timeout`."""
+        """Waits for the upload, for at most the logger's `close_timeout`, or what `close` was given."""
         saying = _later(_SAY_AFTER, self._say_what_is_waited_for)
         try:
             self._upload.finish(self.run)

@@ -45,6 +45,11 @@ class MultiLogger(Logger):
     def open(self, run: Run) -> Writer:
         raise NotImplementedError("a MultiLogger opens no runs itself; its loggers do")
 
+    def limit_close(self, timeout: float) -> None:
+        super().limit_close(timeout)
+        for logger in self.loggers:
+            logger.limit_close(timeout)
+
     @property
     def runs(self) -> tuple[Run, ...]:
         return OpenRuns(run for logger in self.loggers for run in logger.runs)

@@ -31,7 +31,7 @@ from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.names import folded
 from lox.loggers._delivery.naming import Naming
 from lox.loggers._delivery.opening import Siblings, first_name, is_free, open_run, tell_others
-from lox.loggers._delivery.options import check_options
+from lox.loggers._delivery.options import check_options, check_seconds
 from lox.loggers._delivery.resume import Steps
 from lox.loggers._delivery.run import (
     IfExists,
@@ -162,6 +162,11 @@ class Logger(abc.ABC):
         if the backend needs no lock."""
         return None
 
+    def limit_close(self, timeout: float) -> None:
+        """Sets for how many seconds `close` waits for this backend without progress; `close(timeout=)` calls it. A backend with a
+        limit of its own, such as for an upload, overrides it and passes a larger one to `super()`."""
+        self.__sink.close_timeout = timeout
+
     def written(self, name: str) -> Steps:
         """For `if_exists="resume"`: the steps that the run has, for each key and axis, as `{"loss": {"step": array}}`.
         Records with these steps are not written again."""
@@ -265,11 +270,14 @@ class Logger(abc.ABC):
         """Returns when every record logged so far is written and flushed."""
         self.__settle(Sink.flush)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Flushes, closes all runs and ends the background thread. A second call does nothing.
 
-        Raises a TimeoutError after `close_timeout` seconds without progress of the backend.
+        Raises a TimeoutError after `timeout` seconds without progress of the backend; by default, after `close_timeout`.
         """
+        if timeout is not None:
+            check_seconds(type(self).__name__, "timeout", timeout)
+            self.limit_close(timeout)
         for sink in self._sinks():
             sink.limit_patience()
         self._tell_others()

@@ -20,10 +20,15 @@ def check_options(
     _check_choice(owner, "processes", processes, ("first", "all"))
     if not isinstance(queue_size, int) or queue_size < 1:
         raise _refused(owner, "queue_size", queue_size, "an int of at least 1")
-    if close_timeout is not None and not (isinstance(close_timeout, int | float) and close_timeout > 0):
-        raise _refused(owner, "close_timeout", close_timeout, "a positive number of seconds, or None")
+    if close_timeout is not None:
+        check_seconds(owner, "close_timeout", close_timeout)
     if not isinstance(time, bool):
         raise _refused(owner, "time", time, "True or False")
+
+
+def check_seconds(owner: str, option: str, value: object) -> None:
+    if not (isinstance(value, int | float) and value > 0):
+        raise _refused(owner, option, value, "a positive number of seconds, or None")
 
 
 def _check_choice(owner: str, option: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -26,6 +26,7 @@ _METHODS = frozenset(
         "remove",
         "existing",
         "lock",
+        "limit_close",
         "written",
         "check_names",
         "formats",

@@ -92,7 +92,7 @@ class Sink:
         self._opened: dict[int, float] = {}  # when each run was opened
         self._numbers: dict[str, int] = {}  # for each name, the number from which to look for a free one
         self._cut_short: set[str] = set()
-        self._close_timeout = close_timeout
+        self.close_timeout = close_timeout
         self._at_hand: list[Joined] = []  # what is being written, in reverse order
         self._in_batch: dict[int, _OpenRun] = {}  # the runs with a BatchWriter that the current batch was written to
         self._doing = ""  # the latest task of the backend, for error messages
@@ -141,7 +141,7 @@ class Sink:
 
         if not self.foreign:
             with contextlib.suppress(LoggerClosedError):
-                self._worker.run(task, self._close_timeout)
+                self._worker.run(task, self.close_timeout)
         return answers[-1]
 
     def add(self, run_id: int, open_run: Callable[[], tuple[Run, Writer, WrittenSteps | None]] | None) -> None:
@@ -193,24 +193,24 @@ class Sink:
                 return
             done = True
             if not self._worker.stopping:  # not abandoned before
-                done = self._worker.run(self.failures.awaited(self._close_all), self._close_timeout)
+                done = self._worker.run(self.failures.awaited(self._close_all), self.close_timeout)
             self.closed = True
             self._worker.stop()
             open_sinks.discard(self)
-            if not done or not self._worker.join(self._close_timeout):
+            if not done or not self._worker.join(self.close_timeout):
                 raise TimeoutError(self._stuck())
 
     def limit_patience(self) -> None:
         """Called before closing: a program that waits for room in the queue of a stuck backend now gives up after the timeout."""
-        self._worker.limit_patience(self._close_timeout)
+        self._worker.limit_patience(self.close_timeout)
 
     def _stuck(self) -> str:
         waiting = [*(block.delivery for block in list(self._at_hand)), *self._worker.unhandled()]
         left = records_phrase(sum(map(records_of, waiting)))
         doing = self._doing or "busy"
         return (
-            f"{self.owner} made no progress for {self._close_timeout:g} seconds while {doing}; {left} not written. "
-            "Pass a larger close_timeout= to wait longer"
+            f"{self.owner} made no progress for {self.close_timeout:g} seconds while {doing}; {left} not written. "
+            "Pass a larger close_timeout= to the logger to wait longer"
         )
 
     def abandon(self) -> None:
