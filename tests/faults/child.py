@@ -1,8 +1,4 @@
-"""The process that is killed: `python -m tests.faults.child` reads one JSON line for each life it is to live.
-
-Importing JAX takes longer than all the rest of a round, so this process imports it once, and forks a child for each
-line. That is safe because no backend of JAX runs, and no thread, before the fork: each child starts its own.
-"""
+"""What the process does that is killed."""
 
 from __future__ import annotations
 
@@ -99,7 +95,7 @@ class Life:
 
         signal.signal(signal.SIGPROF, handle)
         signal.setitimer(signal.ITIMER_PROF, 0.001, 10 ** self._random.uniform(-3, -2))
-        atexit._run_exitfuncs()
+        _run_exit_handlers()
         signal.setitimer(signal.ITIMER_PROF, 0)
         self._acknowledge(dict.fromkeys(range(len(self.starts)), self.rows))
 
@@ -194,6 +190,15 @@ class Life:
             os.write(self._acknowledged, f"{seed} {done}\n".encode())
 
 
+def _run_exit_handlers() -> None:
+    """As the interpreter does: a signal before or after them ends none of them."""
+    while True:
+        try:
+            return atexit._run_exitfuncs()
+        except SystemExit:
+            continue
+
+
 def die_at_operation(number: int, folder: str) -> None:
     """kill -9 right before a file in the folder is made, opened, renamed, cut or removed for the n-th time."""
     counted = itertools.count(1)
@@ -251,21 +256,13 @@ def live_with_a_rival(spec: dict[str, Any]) -> None:
     assert status == 0, f"the rival ended with status {status}"
 
 
-def serve() -> None:
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            signal.alarm(LONGEST_LIFE)
-            try:
-                live(json.loads(line))
-            except BaseException:
-                traceback.print_exc()
-                sys.stderr.flush()
-                os._exit(1)
-            os._exit(0)
-        print(child, flush=True)
-        print(os.waitpid(child, 0)[1], flush=True)
-
-
-if __name__ == "__main__":
-    serve()
+def main() -> None:
+    """Lives as `sys.argv` says. Nothing runs at the end that could mend what a fault has left."""
+    signal.alarm(LONGEST_LIFE)
+    try:
+        live(json.loads(sys.argv[1]))
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -12,15 +13,14 @@ import pytest
 
 import lox.loggers
 
+_HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 BACKENDS = [
     "save",
     "csv",
     "jsonl",
-    pytest.param(
-        "tensorboard",
-        marks=pytest.mark.skipif("not __import__('importlib').util.find_spec('tensorboard')", reason="not installed"),
-    ),
+    pytest.param("tensorboard", marks=pytest.mark.skipif(not _HAS_TENSORBOARD, reason="not installed")),
 ]
+INSTALLED = ["save", "csv", "jsonl", *(["tensorboard"] if _HAS_TENSORBOARD else [])]
 
 
 def make(backend: str, folder: Path, **options: Any) -> lox.loggers.Logger:

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from tests.faults.reading import READERS, acknowledged_rows
 from tests.faults.records import SEEDS, Columns, check_columns
+from tests.forks import Fork, Server
 
-ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = tuple(READERS)
 MODES = ("log", "tap", "spool", "vmap", "threads")
 KINDS = ("kill", "passing", "kill", "rival", "signals", "kill", "restored")
+LIFE = "from tests.faults.child import main; main()"
 WITHOUT_END = 10**9
 PATIENCE = 120.0  # seconds; a process that says nothing for so long hangs
 
@@ -49,7 +51,7 @@ class Plan:
         draw = random.Random(f"{backend} {seed}")
         mode = MODES[seed % len(MODES)]  # so that few rounds have all of them
         late = mode in ("log", "threads") and draw.random() < 0.7
-        size = draw.choice((3, 3, 3000)) if mode != "threads" else 3
+        size = draw.choice((3, 3, 1200)) if mode != "threads" else 3  # 1200 are more than a page of a file
         # After a crash, TensorBoard is told to forget what comes after the step with which a program goes on.
         checkpoint = backend == "tensorboard" or draw.random() < 0.5
         lives, completed = draw.choice((1, 1, 2)), draw.random() < 0.25
@@ -65,54 +67,12 @@ class Plan:
         return range(SEEDS if self.mode in ("vmap", "threads", "restored") else 1)
 
 
-class Server:
-    """The process that forks those that are to be killed."""
-
-    def __init__(self, errors: Path) -> None:
-        self._errors = errors
-        self._told = 0
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.child"],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors.open("w"),
-            text=True,
-        )
-
-    def start(self, spec: dict[str, Any]) -> int:
-        assert self._process.stdin is not None
-        self._told = self._errors.stat().st_size
-        self._process.stdin.write(json.dumps(spec) + "\n")
-        self._process.stdin.flush()
-        return int(self._line())
-
-    def wait(self) -> int:
-        """The status with which the child ended."""
-        return int(self._line())
-
-    def error(self) -> str:
-        """What the last child wrote to standard error."""
-        return self._errors.read_text()[self._told :]
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"the server is gone:\n{self.error()}"
-        return line
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(PATIENCE)
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+def fault_server() -> Server:
+    """A server of processes that compile fast: how well their programs run does not matter."""
+    flags = ["--xla_backend_optimization_level=0"]
+    if jax.__version_info__ < (0, 11):  # newer versions do not have the other code generator
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    return Server({"XLA_FLAGS": " ".join(flags)})
 
 
 class Round:
@@ -121,9 +81,13 @@ class Round:
     def __init__(self, server: Server, plan: Plan, folder: Path) -> None:
         self.plan = plan
         self.killed = 0  # lives that did not end by themselves
+        self.processor_time = 0.0  # of its processes, in seconds
         self._server = server
-        self._folder = folder
-        self._acknowledged = folder.with_name(f"{folder.name}.acknowledged")
+        self._files = folder
+        self._folder = folder / "runs"
+        self._errors = folder / "errors"
+        self._acknowledged = folder / "acknowledged"
+        folder.mkdir(exist_ok=True)
         self._random = random.Random(f"moments {plan.backend} {plan.seed}")
 
     def play(self) -> None:
@@ -159,13 +123,13 @@ class Round:
         """A life that ends by itself, at a file operation or a byte; False if it came through to its end."""
         status = self._live(rows=250, **cause)
         self.check()
-        assert status in (0, signal.SIGKILL, signal.SIGXFSZ), self._trouble(status)
+        assert status in (0, -signal.SIGKILL, -signal.SIGXFSZ), self._trouble(status)
         self.killed += status != 0
         return status != 0
 
     def _die(self, kill: Any) -> None:
         status = self._live(rows=WITHOUT_END, kill=kill)
-        assert status == signal.SIGKILL, self._trouble(status)
+        assert status == -signal.SIGKILL, self._trouble(status)
         self.killed += 1
         self.check()
 
@@ -185,20 +149,20 @@ class Round:
     def read(self, seed: int) -> Columns:
         return READERS[self.plan.backend](self._folder, f"{seed:016x}", self.plan.late)
 
-    def kill_at_a_random_moment(self, child: int) -> None:
+    def kill_at_a_random_moment(self, child: Fork) -> None:
         """Mostly soon after the first acknowledgement, sometimes while the process still starts."""
         if self._random.random() < 0.1:
-            time.sleep(self._random.uniform(0.0, 0.8))
+            time.sleep(self._random.uniform(0.0, 0.3))
         else:
             before = self._size_of_acknowledged()
             until = time.monotonic() + PATIENCE
             while self._size_of_acknowledged() == before:
-                assert time.monotonic() < until, f"nothing is acknowledged:\n{self._server.error()}"
-                if not _is_running(child):
+                assert time.monotonic() < until, f"nothing is acknowledged:\n{self._errors.read_text()}"
+                if child.poll() is not None:
                     return
                 time.sleep(0.001)
             time.sleep(10 ** self._random.uniform(-4, -0.4))
-        os.kill(child, signal.SIGKILL)
+        child.kill()
 
     def _live(self, rows: int, kill: Any = None, **cause: int) -> int:
         plan = self.plan
@@ -206,21 +170,25 @@ class Round:
         done = acknowledged_rows(self._acknowledged) if plan.checkpoint or plan.kind == "restored" else {}
         spec["starts"] = [done.get(seed, 0) for seed in plan.seeds]
         spec |= {"backend": plan.backend, "mode": plan.mode, "size": plan.size, "late": plan.late, "kind": plan.kind}
-        child = self._server.start({**spec, "seed": self._random.randrange(10**6)})
-        if kill is not None:
-            kill(child)
-        return self._server.wait()
+        spec["seed"] = self._random.randrange(10**6)
+        with self._errors.open("w") as errors, self._server.start(LIFE, json.dumps(spec), stderr=errors) as child:
+            if kill is not None:
+                kill(child)
+            try:
+                status = child.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{self.plan}: hangs\n{self._errors.read_text()}") from None
+        self.processor_time += child.processor_time
+        return status
+
+    def remove_files(self) -> None:
+        shutil.rmtree(self._files)
+
+    def move_files(self, folder: Path) -> Path:
+        return Path(shutil.move(self._files, folder))
 
     def _size_of_acknowledged(self) -> int:
         return self._acknowledged.stat().st_size if self._acknowledged.exists() else 0
 
     def _trouble(self, status: int) -> str:
-        return f"{self.plan}: ended with status {status}\n{self._server.error()}"
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        return f"{self.plan}: ended with status {status}\n{self._errors.read_text()}"

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tests.faults.records import check_columns, check_rows, record
-from tests.faults.rounds import BACKENDS, MODES, Plan, Round, Server
+from tests.faults.rounds import BACKENDS, MODES, Plan, Round, fault_server
+from tests.forks import Server
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("server") / "errors") as server:
+def server() -> Iterator[Server]:
+    with fault_server() as server:
         yield server
 
 
@@ -30,7 +31,7 @@ def test_kill_9_at_a_random_moment(server: Server, backend: str, mode: str, tmp_
     plan = Plan.draw(backend, MODES.index(mode))
     assert plan.kind == "kill"
     assert plan.mode == mode
-    one = Round(server, plan, tmp_path / "runs")
+    one = Round(server, plan, tmp_path)
     one.play()
     assert one.killed == plan.lives
 
@@ -38,7 +39,7 @@ def test_kill_9_at_a_random_moment(server: Server, backend: str, mode: str, tmp_
 @pytest.mark.parametrize("kind", ["passing", "rival", "signals", "restored"])
 def test_nothing_is_lost_to(server: Server, backend: str, kind: str, tmp_path: Path) -> None:
     plan = next(plan for seed in range(100) if (plan := Plan.draw(backend, seed)).kind == kind)
-    one = Round(server, plan, tmp_path / "runs")
+    one = Round(server, plan, tmp_path)
     one.play()
     assert one.killed == 0  # it came through, and `play` has read everything back
 
@@ -46,7 +47,7 @@ def test_nothing_is_lost_to(server: Server, backend: str, kind: str, tmp_path: P
 @pytest.mark.parametrize("operation", [2, 4, 5, 12])
 def test_kill_9_at_a_file_operation(server: Server, backend: str, operation: int, tmp_path: Path) -> None:
     plan = Plan(backend, operation, "log", size=3, late=True, checkpoint=True, lives=1, completed=True)
-    one = Round(server, plan, tmp_path / "runs")
+    one = Round(server, plan, tmp_path)
     if one.die_of(operation=operation):
         one.complete()
     assert one.killed == 1 or backend == "jsonl"  # which has few
@@ -56,7 +57,7 @@ def test_kill_9_at_a_file_operation(server: Server, backend: str, operation: int
 def test_death_in_the_middle_of_a_write(server: Server, backend: str, byte: int, tmp_path: Path) -> None:
     """A file is written up to that byte, and no further: half a row, half a line, half a record."""
     plan = Plan(backend, byte, "log", size=40, late=False, checkpoint=True, lives=1, completed=True)
-    one = Round(server, plan, tmp_path / "runs")
+    one = Round(server, plan, tmp_path)
     assert one.die_of(byte=byte)
     one.complete()
 

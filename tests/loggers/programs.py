@@ -1,11 +1,13 @@
 """Python programs that tests run in processes of their own."""
 
+import atexit
+import functools
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import threading
+
+from tests.forks import Server
 
 PRELUDE = """
 import os, signal, sys, time
@@ -21,27 +23,32 @@ def scan(xs):
 """
 
 
-def start(program, *arguments, **options):
-    """A process that runs the program, with its output in pipes."""
-    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), *map(str, arguments)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **options.pop("env", {})}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    # Tests in the background of a shell inherit that Ctrl-C is ignored; a program that is tested has its own terminal.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler) if _in_main_thread() else None
-    try:
-        return subprocess.Popen(command, env=environment, **{**pipes, **options})
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+def start(program, *arguments):
+    """A process that runs the program, with its streams in pipes. It is a fork of one that has imported JAX and lox."""
+    return _server().start(PRELUDE + textwrap.dedent(program), *arguments)
 
 
-def _in_main_thread():
-    return threading.current_thread() is threading.main_thread()
+@functools.cache
+def _server():
+    server = Server()
+    atexit.register(server.close)
+    return server
 
 
-def run(program, *arguments, **options):
+def run(program, *arguments):
     """What the program printed; it has to end well, and soon."""
-    process = start(program, *arguments, **options)
+    return _output(start(program, *arguments))
+
+
+def run_alone(program):
+    """The same in a new process, which has imported nothing but what the program imports."""
+    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return _output(subprocess.Popen(command, env=environment, **pipes))
+
+
+def _output(process):
     out, err = finish(process)
     assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
     return out

@@ -5,7 +5,6 @@ import gc
 import os
 import re
 import signal
-import subprocess
 import threading
 
 import jax
@@ -36,7 +35,7 @@ logger.close()
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_run_that_another_process_writes_is_refused_and_that_process_is_named(tmp_path, backend):
-    process = start(HOLDING, backend, tmp_path, "resume", stdin=subprocess.PIPE)
+    process = start(HOLDING, backend, tmp_path, "resume")
     assert process.stdout.readline() == "open\n", process.stderr.read()
     for if_exists in ("resume", "replace", "error"):
         with pytest.raises(RunExistsError, match=f"process {process.pid} is writing the run .*{NAME}"):
@@ -55,7 +54,7 @@ def test_a_run_that_another_process_writes_is_refused_and_that_process_is_named(
 
 
 def test_the_death_of_a_process_frees_its_runs(tmp_path):
-    process = start(HOLDING, "jsonl", tmp_path, "new", stdin=subprocess.PIPE)
+    process = start(HOLDING, "jsonl", tmp_path, "new")
     assert process.stdout.readline() == "open\n", process.stderr.read()
     process.send_signal(signal.SIGKILL)
     process.wait()

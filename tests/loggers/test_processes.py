@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lox.loggers
-from tests.loggers.programs import finish, run, start
+from tests.loggers.programs import finish, run, run_alone, start
 
 
 def only_run(path):
@@ -227,7 +227,7 @@ def test_with_several_jax_processes(tmp_path, processes):
 
 
 def test_importing_and_constructing_start_no_backend_of_jax_and_no_thread():
-    out = run(
+    out = run_alone(
         """
         import threading
         from jax._src import xla_bridge

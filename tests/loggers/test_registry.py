@@ -20,7 +20,7 @@ from lox.loggers import (
     MultiLogger,
     SaveLogger,
 )
-from tests.loggers.programs import run
+from tests.loggers.programs import run_alone
 
 OURS = {"console", "csv", "jsonl", "memory", "multi", "progress", "save"}
 
@@ -75,7 +75,7 @@ def test_our_own_backends_are_registered_like_everybody_elses():
 def test_asking_what_is_available_imports_none_of_it(install):
     install("lox-boom", {"boom": "boom_module:BoomLogger"}, {"boom_module": "raise RuntimeError('imported')"})
     assert str(lox.loggers.available()["boom"]) == "boom_module:BoomLogger from lox-boom 1.2.3"
-    out = run(
+    out = run_alone(
         """
         lox.loggers.available(), dir(lox.loggers)
         lazy = ("rich", "wandb", "tensorboardX", "pandas", "matplotlib", "pyarrow", "pytest",
