@@ -1,8 +1,8 @@
 """Trains a small network on two spirals, from eight seeds at once, and logs all of it.
 
-The training loop is one jitted program: a `scan` over steps inside a `vmap` over seeds. It says what it wants to
-log with `lox.log`, and knows nothing of where it goes. Outside, a console logger taps it (some of the records, while
-it runs) and a save logger spools it (every record, to files under ./.lox/, one run for each seed).
+The training loop is one jitted program: a `scan` over steps inside a `vmap` over seeds. It marks values with `lox.log`,
+and does not know where they go. Outside, a console logger taps it (some of the records, while it runs) and a save logger
+spools it (every record, to files under ./.lox/, one run for each seed).
 
     hatch run demo
 """
@@ -52,7 +52,7 @@ def loss_of(params, i, x, label):
 
 
 def train(key, steps):
-    """An ordinary training loop. The marks are all that is special about it."""
+    """An ordinary training loop, with marks in it."""
     init_key, train_key, test_key = jax.random.split(key, 3)
     train_data, test_data = spirals(train_key, 256), spirals(test_key, 256)
     params = init_params(init_key)
@@ -119,7 +119,7 @@ How to read it, in Python:
     logs["train/loss"], logs.step["train/loss"]   # numpy arrays
     logs.to_pandas()                              # with pandas
 
-and from a shell (where lox-loggers is installed, `lox` alone will do):
+and in a shell (`lox` alone is enough if lox-loggers is installed):
 
     hatch run lox show {path}
     hatch run lox plot {path} --keys train/loss"""

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A plot that grows while the program runs
 #
-# Open this file as a notebook (VS Code, Spyder and jupytext know the `# %%` cells), or run it as a script: then the
-# plot is written to `live.png`, again and again.
+# Open this file as a notebook (VS Code, Spyder and jupytext recognise the `# %%` cells), or run it as a script, which
+# writes the plot to `live.png` again and again.
 
 # %%
 import argparse
@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 import lox
 
 # %% [markdown]
-# The program knows nothing of plots.
+# The program itself does not know about plots.
 
 
 # %%

@@ -1,6 +1,6 @@
-"""An ODE solve that logs from inside the vector field: where the adaptive solver looks, and how often.
+"""An ODE solve that logs inside the vector field: where the adaptive solver evaluates it, and how often.
 
-The solver's loop has no fixed number of steps, so the records are bounded: the last so many, and a count.
+The solver's loop has no fixed number of steps, so only the last n records are kept, and all of them are counted.
 
     pip install diffrax
     python examples/ode_diffrax.py
@@ -53,7 +53,7 @@ def main():
 
     stiffness = jnp.array([0.5, 2.0, 8.0])
     spooled = lox.spool(solve, capacity=options.capacity)
-    # diffrax lets its loop run on for lanes that are done; each lane has the records of its own steps all the same.
+    # diffrax's loop goes on for lanes that are done, but each lane has only the records of its own steps.
     _, logs = jax.jit(jax.vmap(lambda mu: spooled(mu, options.end)))(stiffness)
     for lane, mu in enumerate(stiffness):
         one = jax.tree.map(lambda leaf, lane=lane: leaf[lane], logs).trim()

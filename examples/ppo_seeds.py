@@ -1,8 +1,9 @@
-"""PPO on a pole that wants to fall, from many seeds in one compiled program, to TensorBoard while it runs.
+"""PPO on a cart and a pole, from many seeds in one compiled program, to TensorBoard while it runs.
 
-pip install optax lox-tensorboard tensorboard
-python examples/ppo_seeds.py
-tensorboard --logdir runs/examples/ppo_seeds
+Needs optax, lox-tensorboard (see docs/install.md) and tensorboard.
+
+    python examples/ppo_seeds.py
+    tensorboard --logdir runs/examples/ppo_seeds
 """
 
 import argparse
@@ -30,7 +31,7 @@ def reset(key):
 
 
 def step_env(key, env, action):
-    """The cart and pole of every textbook, one Euler step of 20 ms. A new episode begins where one ends."""
+    """The textbook cart and pole: one Euler step of 20 ms. When an episode ends, a new one begins."""
     x, v, angle, spin = env.state
     force = jnp.where(action == 1, 10.0, -10.0)
     push = (force + 0.05 * spin**2 * jnp.sin(angle)) / 1.1
@@ -57,7 +58,7 @@ def policy(params, state):
 
 
 def play(key, params, envs, frames, first_frame):
-    """Lets all environments run, and logs the return of the episodes that end on the way."""
+    """Runs all environments, and logs the return of each episode that ends."""
     count = envs.time.shape[0]
 
     def frame(envs, i):
@@ -126,7 +127,7 @@ def train(key, rate, updates, frames=128, count=8, epochs=4, minibatches=4):
                 for epoch in range(epochs)
             ]
         )
-        # What the minibatches log is folded to its mean, one record per update: a transformation inside the program.
+        # A transformation inside the program: what the minibatches log is reduced to its mean, one record per update.
         (carried, norms), logs = lox.spool(jax.lax.scan, reduce="mean")(minibatch, (params, moments), orders)
         lox.log({**logs, "ppo/gradient": norms.mean()}, step=(i + 1) * frames)
         return (*carried, envs), None
@@ -143,7 +144,7 @@ def main():
     parser.add_argument("--logdir", default="runs/examples/ppo_seeds")
     options = parser.parse_args()
     if "tensorboard" not in lox.loggers.available():
-        sys.exit("This example needs the TensorBoard backend: pip install lox-tensorboard")
+        sys.exit("This example needs the package lox-tensorboard: see docs/install.md")
 
     keys = jax.random.split(jax.random.key(0), options.seeds)
     rates = jnp.full(options.seeds, 2.5e-3)

@@ -33,30 +33,31 @@ def main():
     options = parser.parse_args()
     key, rate = jax.random.key(0), jnp.float32(0.1)
 
-    # spool: what was logged comes back beside the result.
+    # spool: the logs are returned with the result.
     weights, logs = lox.spool(train)(key, rate, options.steps)
     print("weights", weights)
     print("logs   ", logs)
 
-    # tap: the host is called while the program runs.
+    # tap: each record reaches the host while the program runs.
     def show(logs):
         print(f"step {logs.step['train/loss']:4}  loss {logs['train/loss']:.6f}")
 
     lox.tap(train, show, argnames="train/loss", interval=max(1, options.steps // 5))(key, rate, options.steps)
     jax.effects_barrier()
 
-    # A logger: the same, to files; one run for each seed.
+    # A logger: the records go to files, with a run for each seed. The rate is the config of its run.
     keys = jax.random.split(key, options.seeds)
     rates = jnp.geomspace(0.01, 0.3, options.seeds)
     with lox.loggers.create("save", path=options.path, if_exists="replace") as logger:
-        states = jax.vmap(logger.init)(keys)
+        states = jax.vmap(logger.init)(keys, {"rate": rates})
         jax.jit(jax.vmap(lambda state, key, rate: logger.spool(train, state)(key, rate, options.steps)))(
             states, keys, rates
         )
     runs = lox.loggers.load(options.path)
     for name, logs in runs.items():
-        print(f"run {name}: {len(logs['train/loss'])} records, last loss {logs['train/loss'][-1]:.6f}")
-    print(f"look at them: lox show {options.path}; lox plot {options.path} --keys train/loss")
+        rate = runs.configs[name]["rate"]
+        print(f"run {name}, rate {rate:.3f}: {len(logs['train/loss'])} records, last loss {logs['train/loss'][-1]:.6f}")
+    print(f"look at them: lox show {options.path}; lox plot {options.path} --keys train/loss --by rate")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A regression that can be watched: a live table in the terminal, plain lines where the output is no terminal.
+"""A regression to watch: a live table in the terminal, or plain lines if the output is not a terminal.
 
 python examples/regression_console.py
 """
@@ -55,7 +55,7 @@ def train(key, steps, rate=0.05, batch=256):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--every", type=int, default=100, help="show one record out of so many")
+    parser.add_argument("--every", type=int, default=100, help="show every n-th record")
     options = parser.parse_args()
 
     key = jax.random.key(0)

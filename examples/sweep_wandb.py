@@ -1,4 +1,4 @@
-"""A sweep over learning rates, all of them at once, to Weights & Biases offline: no account, no network.
+"""A sweep over learning rates, all at once, to Weights & Biases in offline mode: it needs no account and no network.
 
 python examples/sweep_wandb.py
 wandb sync wandb/offline-run-*        # to upload it later
@@ -39,7 +39,7 @@ def main():
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
     if "wandb" not in lox.loggers.available():
-        sys.exit("This example needs the wandb backend: pip install lox-wandb")
+        sys.exit("This example needs the package lox-wandb: see docs/install.md")
 
     keys = jax.random.split(jax.random.key(0), options.runs)
     rates = jnp.geomspace(0.01, 3.0, options.runs)

@@ -1,14 +1,14 @@
 """Trains one model on two processes, as on a cluster of two machines, and logs it once.
 
-Each process holds a half of the data and runs this same program. Process 0 writes: the loss, a number that both
-processes have computed together, and the norm of the gradient on each device. With `--each` every process also
-writes a run of its own, here with the mean of its own half of the data.
+Each process has half of the data and runs this same program. Process 0 writes the loss, which both processes compute
+together, and the norm of the gradient on each device. With `--each`, every process also writes its own run, here with
+the mean of its half of the data.
 
     python examples/two_processes.py                    # starts both processes, here
     python examples/two_processes.py --processes 4
 
 On a cluster, the launcher (srun, mpirun, a TPU pod) starts the program on every machine, and
-`jax.distributed.initialize()` without arguments finds out the rest.
+`jax.distributed.initialize()` needs no arguments.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def train(mesh, x, steps):
         lox.log({"norm/by_device": jnp.linalg.norm(gradient)})
         return w - 0.5 * jax.lax.pmean(gradient, "data"), jax.lax.pmean(loss, "data")
 
-    # Every device starts from the same weights; it takes its gradient alone, and only pmean looks at the others.
+    # Every device starts from the same weights and computes its own gradient. Only pmean combines them.
     on_devices = jax.shard_map(update, mesh=mesh, in_specs=(P(), P("data")), out_specs=(P(), P()), check_vma=False)
 
     def step(w, i):
@@ -74,7 +74,7 @@ def main(options):
     x = global_data(mesh, 64)
 
     with lox.loggers.create("save", path=options.path, if_exists="replace") as logger:
-        state = logger.init(jax.random.key(0))  # process 0 opens the run; for the others, its records go nowhere
+        state = logger.init(jax.random.key(0))  # process 0 opens the run; the other processes write nothing
         w = logger.spool(jax.jit(lambda x: train(mesh, x, options.steps)), state)(x)
     if options.each:
         with lox.loggers.create("save", path=options.path, if_exists="replace", processes="all") as logger:

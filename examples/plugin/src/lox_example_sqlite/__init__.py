@@ -25,12 +25,12 @@ CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY, config TEXT);
 
 
 class ExampleSqliteLogger(Logger):
-    """Writes to the database file `path`. Nested values get a row for each leaf; what is not one number is JSON."""
+    """Writes to the database file `path`. Nested values get a row for each leaf. Values that are not single numbers are JSON."""
 
     def __init__(self, path: str | os.PathLike[str] = "lox.db", **options: Any) -> None:
         super().__init__(**options)  # if_exists, on_error, processes, queue_size, name
-        self.path = Path(path).absolute()  # also after a change of folder
-        # Of all runs: the first writer that is flushed sends what all have gathered, in one transaction.
+        self.path = Path(path).absolute()  # still right after os.chdir
+        # Shared by all runs: the first writer that is flushed sends what all of them have, in one transaction.
         self.pending: list[Pending] = []
 
     def open(self, run: Run) -> SqliteWriter:
@@ -40,13 +40,13 @@ class ExampleSqliteLogger(Logger):
             try:
                 if not run.resume:
                     database.execute("INSERT INTO runs VALUES (?, ?)", [run.name, config])
-                elif run.config:  # else the run keeps the one it has
+                elif run.config:  # without a new one, the run keeps its config
                     database.execute("UPDATE runs SET config = ? WHERE name = ?", [config, run.name])
             except sqlite3.IntegrityError:  # another process has just taken the name: Logger tries the next one
                 raise RunExistsError(f"ExampleSqliteLogger: {self.path} has a run {run.name!r}") from None
         return SqliteWriter(self.path, run.name, self.pending)
 
-    # What follows is optional: it lets runs be found again, replaced and resumed.
+    # The rest is optional. It lets runs be found again, replaced and resumed.
 
     def exists(self, name: str) -> bool:
         if not self.path.exists():
@@ -72,7 +72,7 @@ class ExampleSqliteLogger(Logger):
         with connect(self.path) as database:
             for key, steps in database.execute("SELECT DISTINCT key, steps FROM records WHERE run = ?", [name]):
                 found.setdefault(key, []).append(json.loads(steps))
-        # Row i of all axes of a key is one record: so only axes that all of its records have.
+        # Row i of all axes of a key is one record, so only axes that all of its records have are returned.
         return {
             key: {axis: np.asarray([record[axis] for record in records]) for axis in _axes_of_all(records)}
             for key, records in found.items()
@@ -101,7 +101,7 @@ class SqliteWriter:
             steps = [json.dumps({axis: column[i] for axis, column in axes.items()}) for i in range(logs.counts[key])]
             for name, column in _columns(key, value):
                 rows += [(self._run, key, name, *pair) for pair in zip(steps, _cells(column), strict=True)]
-        # Only now, and only what SQLite will take: a value that cannot be stored takes nothing else with it.
+        # Only now, when all of it can be stored: a value that cannot must not cost other records.
         self._pending.append(Pending(self._run, rows, sum(1 for _ in logs.rows())))
 
     def flush(self) -> None:
@@ -111,14 +111,14 @@ class SqliteWriter:
         with connect(self._path) as database:
             for pending in self._pending:
                 database.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?)", pending.rows)
-        # After an error we do not come here: the rows are kept, and the next flush tries again.
+        # Not reached after an error: the rows are kept, and the next flush tries again.
         self._pending.clear()
 
     def close(self) -> None:
         try:
             self.flush()
         except Exception as error:
-            # There is no next time for this run: give its rows up, and tell the user how many records that costs.
+            # This was the last attempt for this run: give up its rows, and report how many records are lost.
             mine = [pending for pending in self._pending if pending.run == self._run]
             self._pending[:] = [pending for pending in self._pending if pending.run != self._run]
             error.lost_records = sum(pending.records for pending in mine)  # type: ignore[attr-defined]
@@ -126,12 +126,12 @@ class SqliteWriter:
 
 
 def _columns(key: str, value: Any) -> list[tuple[str, np.ndarray]]:
-    """The leaves of a value, of dtypes that numpy knows. What SQLite cannot keep is found here, where it costs one record."""
+    """The leaves of a value, in numpy's own dtypes. A value that SQLite cannot keep is refused here: it costs one record."""
     try:
         columns = [(name, plain(leaf, name, "ExampleSqliteLogger")) for name, leaf in flatten(key, value)]
         for name, column in columns:
             for text in (name, *(column.ravel().tolist() if column.dtype.kind == "U" else ())):
-                text.encode()  # Python knows text that is no text: half of a pair of surrogates
+                text.encode()  # fails for a lone surrogate, which a Python string may have
     except (KindError, UnicodeEncodeError) as error:
         raise RecordError(f"ExampleSqliteLogger: {key!r} cannot be stored: {error}") from error
     return columns

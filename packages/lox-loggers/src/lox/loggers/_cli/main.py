@@ -47,13 +47,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_statistics(show)
     show.add_argument("--each", action="store_true", help="one table per run, even if there are many")
     show.add_argument(
-        "--sort", metavar="KEY", help="one row per run, sorted by a config or latest value; --sort=-KEY: largest first"
+        "--sort",
+        metavar="KEY",
+        help="one row per run, sorted by a config value or a latest value; --sort=-KEY puts the largest first",
     )
     _add_output(show)
     show.set_defaults(run=_show)
 
     plot = commands.add_parser(
-        "plot", help="plot keys in the terminal or to a file; several runs as their mean with a band"
+        "plot", help="plot keys in the terminal or into a file; several runs are drawn as their mean with a band"
     )
     _add_selection(plot)
     _add_statistics(plot)
@@ -94,7 +96,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a run, or a folder with runs in it; several are several experiments"
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a run, or a folder with runs in it; each path is a separate experiment",
     )
     parser.add_argument(
         "--keys",
@@ -110,7 +115,7 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="only runs with this value in their config",
+        help="only runs with this config value; can be repeated",
     )
     parser.add_argument(
         "--reader", action="append", metavar="NAME", help="only runs that this reader reads, such as save or csv"
@@ -119,16 +124,20 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
 
 def _add_statistics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--by", action="append", default=[], metavar="KEY", help="group runs by a value in their config"
+        "--by", action="append", default=[], metavar="KEY", help="group runs by a config value; can be repeated"
     )
-    parser.add_argument("--center", choices=("mean", "median", "iqm"), default="mean", help="default: mean")
     parser.add_argument(
-        "--band", choices=("std", "ci95", "minmax", "quartiles"), help="default: std; minmax on a logarithmic axis"
+        "--center", choices=("mean", "median", "iqm"), default="mean", help="the center of several runs (default: mean)"
+    )
+    parser.add_argument(
+        "--band",
+        choices=("std", "ci95", "minmax", "quartiles"),
+        help="the spread of several runs (default: std, or minmax on a logarithmic axis)",
     )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--watch",
         nargs="?",
