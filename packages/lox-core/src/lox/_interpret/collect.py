@@ -99,7 +99,7 @@ class Collector:
     tracks_lanes = False
     # Whether records leave a function with its results. A function that runs only for derivatives then cannot record.
     returns_records = False
-    # Whether the body of a scan is told where along the scanned axis it is.
+    # Whether the body of a scan gets its place along the scanned axis.
     wants_index = False
 
     def __init__(self, survey: Survey, keep: bool, packing: Packing = NO_PACKING) -> None:

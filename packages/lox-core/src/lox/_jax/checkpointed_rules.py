@@ -1,10 +1,11 @@
 """Derivative rules in ``jax.checkpoint`` with ``jax_remat3``.
 
-A derivative runs the rule of a function instead of the function. In such a checkpoint it does so only where things are
-computed again, which records nothing: the forward pass runs the function, and marks that only the rule has would be lost.
+A derivative runs the rule of a function instead of the function. In such a checkpoint, it does so only when values are
+computed again, where nothing is recorded. The forward pass runs the function itself, so marks that only the rule has would
+be lost.
 
-So where a rule has marks of its own, the forward pass also runs what it would be without the checkpoint, for its marks
-alone: the same marks, equally often and in the same order. The checkpoint itself is then left without marks.
+So if a rule has its own marks, the forward pass also runs the program without the checkpoint, only for its marks: the same
+marks, equally often and in the same order. The checkpoint itself then has no marks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def record_beside(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def save_everything(linearize: Callable[..., Any]) -> Callable[..., Any]:
-    """For ``jax.linearize``, where marks of tangents stay in what is linear: it computes nothing again."""
+    """For ``jax.linearize``, which computes nothing again: marks of tangents stay in the linear part."""
 
     def rule(checkpoint: Any, nonzero: Any, *primals: Any) -> Any:
         if _marks_without_checkpoint(linearize, checkpoint, nonzero, primals) is not None:
@@ -46,7 +47,7 @@ def save_everything(linearize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _marks_without_checkpoint(forward: Callable[..., Any], checkpoint: Any, nonzero: Any, primals: Any) -> Any | None:
-    """The forward pass without the checkpoint, as a jaxpr without results, if it has marks that the one with it lacks."""
+    """The forward pass without the checkpoint, as a jaxpr without results; None if the one with it has the same marks."""
     if not _may_have_marks(checkpoint):
         return None
     saving = _saving_everything(checkpoint)
@@ -57,8 +58,8 @@ def _marks_without_checkpoint(forward: Callable[..., Any], checkpoint: Any, nonz
     if compat.writes_refs(checkpoint.jaxpr):
         raise UnsupportedPrimitiveError(
             f"lox: a derivative rule has a mark of its own ({name_sites(map(str, missing))}), in a jax.checkpoint that also "
-            "changes mutable arrays. With jax_remat3, JAX runs such a rule only where it computes the function again. Call "
-            "lox.log in the function instead of its rule, or take the mutable arrays out of the checkpoint"
+            "changes mutable arrays. With jax_remat3, JAX runs such a rule only when it computes the function again. Call "
+            "lox.log in the function instead of its rule, or move the mutable arrays out of the checkpoint"
         )
     return jaxpr
 
@@ -77,7 +78,7 @@ def _has_rules(eqn: Any) -> bool:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """All of them, at any depth."""
+    """All equations, at any depth."""
     for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
         yield eqn
         for inner in compat.all_jaxprs_in_params(eqn.params):
@@ -85,7 +86,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def _marks(jaxpr: Any) -> Iterator[Any]:
-    """What tells marks apart: their lines. Host calls have a target each."""
+    """What identifies each mark: its line. For a host call it is the target."""
     for eqn in _equations(jaxpr):
         if any(map(compat.is_our_effect, eqn.effects)) and not any(compat.all_jaxprs_in_params(eqn.params)):
             mark = eqn.params.get("mark")

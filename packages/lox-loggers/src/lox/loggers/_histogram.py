@@ -157,17 +157,17 @@ class Histogram:
 
     def __repr__(self) -> str:
         edges = self._edges.numbers
-        told = f"{len(edges) - 1} bins from {edges[0]:g} to {edges[-1]:g}"
+        bins = f"{len(edges) - 1} bins from {edges[0]:g} to {edges[-1]:g}"
         if any(isinstance(field, jax.core.Tracer) or not hasattr(field, "shape") for field in self._fields()):
-            return f"Histogram({told})"
+            return f"Histogram({bins})"
         if not self.has_bins:
-            return f"Histogram({told}, {', '.join(f'{name}={getattr(self, name)}' for name in FIELDS)})"
+            return f"Histogram({bins}, {', '.join(f'{name}={getattr(self, name)}' for name in FIELDS)})"
         if np.ndim(self.below):
-            return f"Histogram({told}, shape={np.shape(self.below)})"
+            return f"Histogram({bins}, shape={np.shape(self.below)})"
         counts = np.asarray(self.counts)
         listed = f"counts={counts.tolist()}" if len(counts) <= _MOST_SHOWN else f"count={counts.sum().item()}"
         apart = [f"{name}={number.item()}" for name in FIELDS[1:] if (number := np.asarray(getattr(self, name)))]
-        return f"Histogram({', '.join([told, listed, *apart])})"
+        return f"Histogram({', '.join([bins, listed, *apart])})"
 
     # --- pytree ------------------------------------------------------------------------------------------------------
 
@@ -220,13 +220,13 @@ def describe_bins(counts: Floats, lows: Floats, highs: Floats) -> dict[str, Any]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         mean = counts @ middles / total
         variance = (counts * (middles - mean[..., None]) ** 2).sum(-1) / total
-        told = (
+        statistics = (
             mean,
             np.sqrt(variance),
             np.where(total > 0, lows[first], np.nan),
             np.where(total > 0, highs[last], np.nan),
         )
-    return dict(zip(SUMMARY, map(np.asarray, (*told, total)), strict=False))
+    return dict(zip(SUMMARY, map(np.asarray, (*statistics, total)), strict=False))
 
 
 # --- edges -----------------------------------------------------------------------------------------------------------

@@ -71,12 +71,12 @@ def tree_of(leaves: Iterable[tuple[Path, Any]]) -> Any:
 
 def describe_path(path: Path) -> str:
     """How an error names a leaf."""
-    told = "".join(f"[{part!r}]" for _, part in path)
+    text = "".join(f"[{part!r}]" for _, part in path)
     for kind, _ in path:
         if kind.startswith(_HISTOGRAM) and kind != _HISTOGRAM:
             edges = json.loads(kind.removeprefix(_HISTOGRAM))
-            told += f" (of {len(edges) - 1} bins from {edges[0]:g} to {edges[-1]:g})"
-    return told or "one array"
+            text += f" (of {len(edges) - 1} bins from {edges[0]:g} to {edges[-1]:g})"
+    return text or "one array"
 
 
 def _name(name: Any) -> str | int:

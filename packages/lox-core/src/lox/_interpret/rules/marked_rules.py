@@ -1,4 +1,4 @@
-"""Whether the derivative rule of a function has marks, whatever the function has."""
+"""Whether the derivative rule of a function has marks of its own."""
 
 from __future__ import annotations
 

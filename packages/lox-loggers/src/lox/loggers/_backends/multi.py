@@ -100,8 +100,9 @@ def _one_name(name: NameFormat | None, loggers: tuple[Logger, ...]) -> NameForma
     everyone = [("MultiLogger", name), *((type(logger).__name__, logger._all_formats()["name"]) for logger in loggers)]
     given = {each: owner for owner, each in everyone if each is not None}
     if len(given) > 1:
-        told = ", ".join(f"{each!r} ({owner})" for each, owner in given.items())
+        listed = ", ".join(f"{each!r} ({owner})" for each, owner in given.items())
         raise LoggerOptionError(
-            f"MultiLogger: a run has the same name in all loggers, but several were given: {told}. Give one name= to MultiLogger"
+            f"MultiLogger: a run has the same name in all loggers, but several were given: {listed}. Give one name=, to the "
+            "MultiLogger"
         )
     return next(iter(given), None)

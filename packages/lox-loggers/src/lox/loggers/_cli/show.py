@@ -81,8 +81,8 @@ def _show_run(name: str, logs: lox.logdict, runs: Runs, wanted: Callable[[str], 
     for key, column in _metrics(logs, runs, wanted):
         with np.errstate(all="ignore"):
             numbers = (column.values[-1], column.values.mean(), column.values.min(), column.values.max())
-        told = (short(float(number)) for number in numbers)
-        rows.append((column.title, str(len(column.values)), _steps(logs, key), sparkline(column.values), *told))
+        texts = (short(float(number)) for number in numbers)
+        rows.append((column.title, str(len(column.values)), _steps(logs, key), sparkline(column.values), *texts))
     known = "  ".join(f"{key}={_brief(value)}" for key, value in runs.flat_configs[name].items())
     missing = ", ".join(f"{key} ({kind})" for key, kind in runs.left_out[name].items())
     parts = [
@@ -94,11 +94,11 @@ def _show_run(name: str, logs: lox.logdict, runs: Runs, wanted: Callable[[str], 
 
 
 def _steps(logs: lox.logdict, key: str) -> str:
-    told = []
+    spans = []
     for axis in axes_of(logs, key):
         steps = np.asarray(logs.steps[axis][key], np.float64)
-        told.append(f"{axis} {whole(float(steps.min()))}..{whole(float(steps.max()))}")
-    return ", ".join(told)
+        spans.append(f"{axis} {whole(float(steps.min()))}..{whole(float(steps.max()))}")
+    return ", ".join(spans)
 
 
 def _metrics(logs: lox.logdict, runs: Runs, wanted: Callable[[str], bool]) -> Iterator[tuple[str, NumericColumn]]:
@@ -207,8 +207,8 @@ def _config_line(runs: Runs) -> str:
     for config in runs.flat_configs.values():
         for key, value in config.items():
             found.setdefault(key, []).append(value)
-    told = [f"{key}={_values(values)}" for key, values in found.items()]
-    return f"  {lines('  '.join(told))}\n" if told else ""
+    settings = [f"{key}={_values(values)}" for key, values in found.items()]
+    return f"  {lines('  '.join(settings))}\n" if settings else ""
 
 
 def _values(values: Sequence[Any]) -> str:

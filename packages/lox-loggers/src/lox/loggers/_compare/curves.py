@@ -120,9 +120,9 @@ def panels(
         if curves:
             found.append(Panel(titles[label], axis, curves))
     if without and not found:
-        told = "; ".join(f"{label!r} has steps along {axes}" for label, axes in without.items())
+        listed = "; ".join(f"{label!r} has steps along {axes}" for label, axes in without.items())
         hint = ". A logger with time=True records it" if look.axis == "time" else ""
-        raise RunFormatError(f"no key has steps along {look.axis!r}: {told}{hint}")
+        raise RunFormatError(f"no key has steps along {look.axis!r}: {listed}{hint}")
     return found
 
 

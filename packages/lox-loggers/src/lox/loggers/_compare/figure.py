@@ -60,12 +60,12 @@ def _draw(axes: Any, panel: Panel, look: Look, log: bool) -> None:
     names = _names(panel)
     colours = dict(zip(names, _colours(len(names)), strict=True))
     shared = len(names) < len(panel.curves)  # thin lines, one colour for each group
-    told: set[str] = set()
+    named: set[str] = set()
     for curve in panel.curves:
         colour = colours[curve.name]
         alone = "o" if len(curve.steps) == 1 else None  # a line through a single point is invisible
-        label = curve.name if curve.name and curve.name not in told else None
-        told.add(curve.name)
+        label = curve.name if curve.name and curve.name not in named else None
+        named.add(curve.name)
         axes.plot(
             curve.steps,
             _drawable(curve.center, log),

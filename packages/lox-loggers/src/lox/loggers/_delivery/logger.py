@@ -366,8 +366,8 @@ class Logger(abc.ABC):
         siblings = Siblings()
         for number, lane in enumerate(np.ndindex(lanes)):
             key = tuple(words[lane].tolist())
-            told = config.fill(arrays, lane)
-            run = Run(default_name(key, impl), key, process_index, config=told, lane=number, lane_index=lane)
+            filled = config.fill(arrays, lane)
+            run = Run(default_name(key, impl), key, process_index, config=filled, lane=number, lane_index=lane)
             ids[lane] = self._open_one(self.__naming.named(run, self.__sink.failures), siblings)
         return ids
 

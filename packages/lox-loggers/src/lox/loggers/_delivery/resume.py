@@ -40,9 +40,9 @@ class WrittenSteps:
                 )
             rows = {axis: len(column) for axis, column in axes.items()}
             if len(set(rows.values())) > 1:
-                told = ", ".join(f"{number} along {axis!r}" for axis, number in rows.items())
+                listed = ", ".join(f"{number} along {axis!r}" for axis, number in rows.items())
                 raise RunFormatError(
-                    f"{source} returned steps of {key!r} that do not belong together: {told}. Row i of all axes of a key "
+                    f"{source} returned steps of {key!r} that do not belong together: {listed}. Row i of all axes of a key "
                     "must be record i"
                 )
         self._steps = {key: dict(axes) for key, axes in steps.items()}

@@ -107,10 +107,10 @@ def runs_of(found: Readable, wanted: Keys, own: str = ".") -> Runs:
 
 def unreadable(found: Readable) -> str:
     """The message about runs that cannot be read, with a line for each."""
-    told = [_line(file, error) for file, error in found.errors.items()]
-    more = [f"and {len(told) - _MOST_ERRORS} more"] if len(told) > _MOST_ERRORS else []
-    total = len(told) + len(found.recordings)
-    return "\n  ".join([f"{len(told)} of {total} runs cannot be read:", *told[:_MOST_ERRORS], *more])
+    lines = [_line(file, error) for file, error in found.errors.items()]
+    more = [f"and {len(lines) - _MOST_ERRORS} more"] if len(lines) > _MOST_ERRORS else []
+    total = len(lines) + len(found.recordings)
+    return "\n  ".join([f"{len(lines)} of {total} runs cannot be read:", *lines[:_MOST_ERRORS], *more])
 
 
 def _line(file: str, error: Exception) -> str:
