@@ -258,6 +258,49 @@ def test_a_host_call_that_follows_one_with_tangents_is_made():
     assert [dict(logs) for logs in received] == [{"dx": 2.0}, {"x": 1.0}]
 
 
+# --- functions that close over a value ----------------------------------------------------------------------------------
+
+REPEATED = {
+    "scan": lambda f, x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "scan of a scan": lambda f, x: jax.lax.scan(lambda c, _: (REPEATED["scan"](f, c), None), x, None, length=2)[0],
+    "scan of a cond": lambda f, x: REPEATED["scan"](lambda c: jax.lax.cond(c > 0, f, lambda v: -f(v), c), x),
+    "scan of a checkpoint": lambda f, x: REPEATED["scan"](jax.checkpoint(f), x),
+    "jit": lambda f, x: jax.jit(f)(x),
+    "jit of a scan": lambda f, x: jax.jit(lambda x: REPEATED["scan"](f, x))(x),
+    "cond": lambda f, x: jax.lax.cond(x > 0, f, lambda v: -f(v), x),
+}
+DIFFERENTIATED = {
+    "jvp": lambda f, x: jax.jvp(f, (x,), (x,)),
+    "value_and_grad": lambda f, x: jax.value_and_grad(f)(x),
+    "grad of grad": lambda f, x: jax.grad(jax.grad(f))(x),
+}
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("derivative", DIFFERENTIATED)
+@pytest.mark.parametrize("around", REPEATED)
+def test_a_function_with_a_rule_may_close_over_a_traced_value(around, derivative):
+    # Of such a function, JAX keeps tracers as constants of what is around it. Under jit it cannot run most of these itself.
+    def run(scale: Any, x: Any) -> Any:
+        @jax.custom_jvp
+        def scaled(x):
+            lox.log({"x": x, "scale": scale})
+            return scale * x
+
+        @scaled.defjvp
+        def _(p, t):
+            lox.log({"in the rule": scale + p[0]})
+            return scaled(*p), scale * t[0]
+
+        return DIFFERENTIATED[derivative](lambda x: REPEATED[around](scaled, x), x)
+
+    expected, logs = lox.spool(lambda x: run(np.float32(3), x))(np.float32(2))
+    assert_close(run(np.float32(3), np.float32(2)), expected)
+    for spooled in (lox.spool(run), jax.jit(lox.spool(run))):
+        assert_close(spooled(np.float32(3), np.float32(2)), (expected, logs))
+    assert_close(jax.vmap(lox.spool(run))(np.full(2, 3.0), np.full(2, 2.0))[1]["x"][1], logs["x"])
+
+
 # --- programs without any mark ---------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ to a mark: ``lox.spool`` collects rows and states, ``lox.tap`` calls the host.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import itertools
 from collections.abc import Sequence
@@ -138,8 +139,15 @@ class Collector:
 
     def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
         body, consts = compat.open_jaxpr(jaxpr)
-        env: dict[Any, Array] = dict(zip(body.constvars, consts, strict=False))
+        env: dict[Any, Array] = dict(zip(body.constvars, map(_value_of, consts), strict=False))
         env.update(zip(body.invars, args, strict=True))
+        before = _enclosing.set((*_enclosing.get(), env))
+        try:
+            return self._evaluate(body, env, frame)
+        finally:
+            _enclosing.reset(before)
+
+    def _evaluate(self, body: Any, env: dict[Any, Array], frame: Frame) -> list[Array]:
         name_stack = compat.current_name_stack()
         # Neighbouring equations were mostly traced under the same settings.
         for settings, eqns in itertools.groupby(body.eqns, key=lambda eqn: eqn.ctx):
@@ -196,6 +204,20 @@ class Unrecorded(Collector):
 
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
         del frame, record, keys
+
+
+# The variables of the bodies that are being evaluated, the outermost first.
+_enclosing: contextvars.ContextVar[tuple[dict[Any, Array], ...]] = contextvars.ContextVar("_enclosing", default=())
+
+
+def _value_of(const: Any) -> Any:
+    """A constant of a body. A custom_jvp function may close over values that were being traced. Differentiated in a loop, a
+    branch or a jitted function, it makes JAX keep tracers as constants there (jax-ml/jax, as of 0.12). They stand for variables
+    of a body around this one."""
+    if not isinstance(const, compat.Tracer):
+        return const
+    variable = compat.variable_of(const)
+    return next((env[variable] for env in reversed(_enclosing.get()) if variable in env), const)
 
 
 def _within(frame: Frame, record: Record) -> Record:

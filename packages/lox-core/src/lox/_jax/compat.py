@@ -159,6 +159,25 @@ def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
+def variable_of(tracer: Any) -> Any:
+    """The variable that a value has in the jaxpr for which it was traced; None if it was not traced for one."""
+    return getattr(tracer, "val", None) if isinstance(tracer, _pe.DynamicJaxprTracer) else None
+
+
+def holds_tracers(jaxpr: Any) -> bool:
+    """Whether a jaxpr, or one inside it, has a constant that is being traced."""
+    body, consts = open_jaxpr(jaxpr)
+    # Not `jaxprs_in_params`, which takes the constants away from closed jaxprs.
+    params = (leaf for eqn in body.eqns for value in eqn.params.values() for leaf in _several(value))
+    return any(isinstance(const, Tracer) for const in consts) or any(
+        holds_tracers(value) for value in params if hasattr(value, "eqns")
+    )
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (tuple, list)) else (value,)
+
+
 def is_ref(value: Any) -> bool:
     return is_ref_type(_core.typeof(value))
 

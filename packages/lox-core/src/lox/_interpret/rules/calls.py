@@ -31,15 +31,18 @@ def call_through(
     refs = compat.returned_refs(jaxpr)
     numbers = collector.stores_in(jaxpr, folds=False)
     collector.settle(frame, numbers)
-    if label not in collector.memo:
+    call, _ = collector.memo.get(label, (None, None))
+    if call is None:
 
         def evaluate(context: Context, *args: Array) -> Any:
             inner = Frame(context)
             outs = collector.run(jaxpr, args, inner)
             return [out for i, out in enumerate(outs) if i not in refs], inner.state, inner.rows
 
-        collector.memo[label] = (wrap(evaluate), jaxpr)
-    outs, state, rows = collector.memo[label][0](frame.context(numbers), *args)
+        call = wrap(evaluate)
+        if not compat.holds_tracers(jaxpr):  # those are other values in each evaluation
+            collector.memo[label] = (call, jaxpr)
+    outs, state, rows = call(frame.context(numbers), *args)
     frame.state.update(state)
     frame.rows.extend(rows)
     rest = iter(outs)
