@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.custom_batching import custom_vmap
+from jax.experimental.pallas import run_state
 
 import lox
 from tests.core.checks import assert_close, tapped
@@ -317,15 +319,34 @@ def _by_platform(x):
     return jax.lax.platform_dependent(x, cpu=jax.nn.relu, default=jax.nn.silu)
 
 
-UNKNOWN = {"custom_vmap": _in_custom_vmap, "platform_dependent": _by_platform}
+def _in_run_state(x, mark=False):
+    def body(ref):
+        if mark:
+            lox.log({"x": ref[...]})
+        ref[...] = jax.nn.relu(ref[...])
+
+    return run_state(body)(x)
+
+
+UNKNOWN = {"custom_vmap": _in_custom_vmap, "platform_dependent": _by_platform, "run_state": _in_run_state}
 
 
 @pytest.mark.parametrize("fun", UNKNOWN.values(), ids=UNKNOWN)
 def test_nolog_leaves_what_it_cannot_look_into_as_it_is(fun):
     assert_close(lox.nolog(fun)(X), fun(X))
-    assert_close(jax.vmap(lox.nolog(fun))(X), jax.vmap(fun)(X))
+    if fun is not _in_run_state:  # which JAX does not batch
+        assert_close(jax.vmap(lox.nolog(fun))(X), jax.vmap(fun)(X))
     if fun is _by_platform:
         assert_close(jax.grad(lambda x: lox.nolog(fun)(x).sum())(X), jax.grad(lambda x: fun(x).sum())(X))
+
+
+def test_a_mark_in_a_run_state_is_named_and_nolog_takes_it_out():
+    fun = functools.partial(_in_run_state, mark=True)
+    assert_close(lox.spool(_in_run_state)(X)[0], fun(X))
+    for transformed in (lox.spool(fun), lox.tap(fun, lambda logs: None)):
+        with pytest.raises(lox.LoxError, match=r"lox.log call \(.*test_derivatives.py:\d+\) is inside 'run_state'"):
+            transformed(X)
+    assert_close(lox.nolog(fun)(X), fun(X))
 
 
 # --- optimised rules, checkpoints ------------------------------------------------------------------------------------

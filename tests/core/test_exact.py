@@ -197,3 +197,26 @@ def test_a_function_may_log_in_x64_mode_alone(jit):
     for options in ({}, {"batch": 2}):
         received = tapped(fun, x, **options)[1]
         assert {logs[key].dtype.itemsize for logs in received for key in logs} == {8}
+
+
+@pytest.mark.parametrize("where", ["scan", "straight"])
+def test_numbers_of_python_in_x64_mode_are_wide(where):
+    def body(c, _):
+        with jax.enable_x64(True):
+            lox.log({"big": 2**40, "third": 1 / 3, "array": np.float64(1 / 3)})
+        lox.log({"third": 0.5})
+        return c, None
+
+    def fun(x):
+        return jax.lax.scan(body, x, None, length=2)[0] if where == "scan" else body(x, None)[0]
+
+    x, times = jnp.float32(1), 2 if where == "scan" else 1
+    for run in (lox.spool(fun), lox.spool(jax.jit(fun)), jax.jit(lox.spool(fun))):
+        logs = run(x)[1]
+        assert np.ravel(logs["big"]).tolist() == [2**40] * times
+        assert np.ravel(logs["array"]).tolist() == [1 / 3] * times
+        # One call is wide, the other is not: together they are.
+        assert logs["third"].tolist() == [1 / 3, 0.5] * times
+    received = tapped(fun, x)[1]
+    assert [float(logs["third"]) for logs in received] == [1 / 3, 0.5] * times
+    assert [int(logs["big"]) for logs in received if "big" in logs] == [2**40] * times

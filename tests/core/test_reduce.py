@@ -326,3 +326,20 @@ def test_logs_without_a_record_are_reduced(how):
     reduced, folded = lox.spool(f)(nothing)[1].reduce(how), lox.spool(f, reduce=how)(nothing)[1]
     np.testing.assert_array_equal(reduced["x"], folded["x"])
     assert reduced.counts == folded.counts == {"x": 0}
+
+
+def test_the_deviation_is_right_in_the_range_that_the_docs_name():
+    base = np.random.default_rng(0).standard_normal(1000)
+    powers = np.array([-20, -15, -12, 0, 12, 18.4, 19.5])
+    rows = (base[:, None] * 10.0**powers).astype(np.float32)
+    found = np.asarray(jax.jit(lox.spool(scanned, reduce="std"))(rows)[1]["v"], np.float64)
+    np.testing.assert_allclose(found[1:-1], rows.astype(np.float64).std(0)[1:-1], rtol=1e-6)
+    assert (found[0], found[-1]) == (0, np.inf)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.bool_])
+def test_sums_of_small_whole_numbers_do_not_wrap_at_their_own_type(dtype):
+    largest = 1 if dtype == np.bool_ else np.iinfo(dtype).max
+    logs = jax.jit(lox.spool(scanned, reduce=("sum", "mean")))(np.full(1000, largest, dtype))[1]
+    assert int(logs["v"]["sum"]) == 1000 * largest
+    assert float(logs["v"]["mean"]) == largest

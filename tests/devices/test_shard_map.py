@@ -412,3 +412,65 @@ def test_a_histogram_of_an_array_whose_type_has_a_sharding(in_context):
     with jax.set_mesh(explicit) if in_context else contextlib.nullcontext():
         for fun in both_ways(counted):
             assert lox.spool(fun)(x)[1]["h"].counts.tolist() == [4, 4, 4, 4]
+
+
+# --- derivative rules on devices -------------------------------------------------------------------------------------
+
+
+def _with_jvp():
+    @jax.custom_jvp
+    def double(x):
+        lox.log({"x": x.sum()})
+        return 2.0 * x
+
+    double.defjvp(lambda primals, tangents: (2.0 * primals[0], 2.0 * tangents[0]))
+    return double
+
+
+def _with_vjp():
+    @jax.custom_vjp
+    def double(x):
+        lox.log({"x": x.sum()})
+        return 2.0 * x
+
+    double.defvjp(lambda x: (2.0 * x, None), lambda _, cotangent: (2.0 * cotangent,))
+    return double
+
+
+INSIDE = {
+    "spool": lambda f: lambda x: lox.spool(f)(x)[0],
+    "spool, reduced": lambda f: lambda x: lox.spool(f, reduce="mean")(x)[0],
+    "tap": lambda f: lox.tap(f, lambda logs: None),
+    "nolog": lox.nolog,
+}
+
+
+@pytest.mark.parametrize("make", [_with_jvp, _with_vjp])
+def test_a_function_with_its_own_derivative_is_transformed_inside(line, make):
+    double = make()
+    expected = jax.grad(lambda x: line(double)(x).sum())(X)
+    for name, transform in INSIDE.items():
+        mapped = line(transform(double))
+        np.testing.assert_allclose(jax.grad(lambda x, f=mapped: f(x).sum())(X), expected, err_msg=name)
+
+
+@pytest.mark.parametrize("make", [_with_jvp, _with_vjp])
+def test_a_function_with_its_own_derivative_is_transformed_outside(line, make):
+    def loss(x):
+        return line(make())(x).sum()
+
+    expected, sums = jax.grad(loss)(X), X.reshape(8, 2).sum(1)
+    for options in ({}, {"reduce": "mean"}):
+        for gradient, logs in (
+            jax.grad(lox.spool(loss, **options), has_aux=True)(X),
+            lox.spool(jax.grad(loss), **options)(X),
+        ):
+            np.testing.assert_allclose(gradient, expected)
+            if logs:  # the rules of these functions record nothing, so those of grad(f) are none
+                np.testing.assert_allclose(logs["x"], sums)
+    assert "x" in jax.grad(lox.spool(loss), has_aux=True)(X)[1]
+    np.testing.assert_allclose(jax.grad(lox.nolog(loss))(X), expected)
+    got = []
+    np.testing.assert_allclose(jax.grad(lox.tap(loss, got.append))(X), expected)
+    jax.effects_barrier()
+    np.testing.assert_allclose([record["x"] for record in got], [sums])

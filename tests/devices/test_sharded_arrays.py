@@ -1,10 +1,12 @@
 """Arrays that are split between devices, in programs that speak of whole values: `jit`, automatic and explicit."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import lox
@@ -166,3 +168,77 @@ def test_lanes_that_are_split_between_devices():
     jax.jit(jax.vmap(lox.tap(f, got.append), spmd_axis_name="d"))(x)
     jax.effects_barrier()
     np.testing.assert_array_equal([record["x"] for record in got], logs["x"])
+
+
+TRANSFORMS = {
+    "spool": lambda f: lambda *args: lox.spool(f)(*args)[0],
+    "tap": lambda f: lox.tap(f, lambda logs: None),
+    "nolog": lox.nolog,
+}
+
+
+@pytest.mark.parametrize("in_context", [True, False], ids=["in the mesh", "outside"])
+@pytest.mark.parametrize("kind", MODES, ids=["auto", "explicit"])
+def test_jitted_functions_place_their_arguments_as_they_do_without_lox(kind, in_context):
+    devices = mesh(kind, d=8)
+    split, whole = NamedSharding(devices, P("d")), NamedSharding(devices, P())
+
+    def f(x):
+        lox.log({"x": x})
+        return x + 1
+
+    fun = jax.jit(f, in_shardings=split, out_shardings=whole)
+    arguments = {
+        "numpy": np.arange(8, dtype=np.float32),
+        "uncommitted": jnp.arange(8.0),
+        "committed": jax.device_put(jnp.arange(8.0), split),
+    }
+    with jax.set_mesh(devices) if in_context else contextlib.nullcontext():
+        for what, x in arguments.items():
+            expected = fun(x)
+            for name, transform in TRANSFORMS.items():
+                out = transform(fun)(x)
+                np.testing.assert_array_equal(out, expected, err_msg=f"{name} of {what}")
+                assert (jax.typeof(out), out.sharding, out.committed) == (
+                    jax.typeof(expected),
+                    expected.sharding,
+                    expected.committed,
+                )
+            logs = lox.spool(fun)(x)[1]
+            np.testing.assert_array_equal(logs["x"], np.arange(8.0))
+
+
+# --- sums that are not added up yet ----------------------------------------------------------------------------------
+
+
+def _partial_sums(add_up_first):
+    def f(a, b):
+        h = jnp.einsum("ij,jk->ik", a, b, out_sharding=P(None, None, unreduced={"d"}))
+        whole = jax.reshard(h, P())
+        lox.log({"h": whole if add_up_first else h, "a": a.sum()})
+        return whole
+
+    return f
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_sum_that_is_not_added_up_is_an_error_with_the_way_out(jit):
+    devices = mesh(AxisType.Explicit, d=8)
+    with jax.set_mesh(devices):
+        a, b = put(jnp.ones((4, 8)), devices, P(None, "d")), put(jnp.ones((8, 4)), devices, P("d", None))
+        fun = jit(_partial_sums(add_up_first=False))
+        np.testing.assert_array_equal(fun(a, b), np.full((4, 4), 8.0))
+        message = r"'h' \(.*test_sharded_arrays.py:\d+\) is unreduced over 'd'.* jax.reshard"
+        for transformed in (
+            lox.spool(fun),
+            lox.spool(fun, reduce="mean"),
+            lox.spool(fun, interval=2),
+            lox.tap(fun, lambda logs: None),
+        ):
+            with pytest.raises(lox.LoxError, match=message):
+                transformed(a, b)
+        np.testing.assert_array_equal(lox.nolog(fun)(a, b), fun(a, b))
+        # Another key of the same call can be selected, and what is added up can be logged.
+        assert lox.spool(fun, "a")(a, b)[1]["a"] == 32
+        logs = lox.spool(jit(_partial_sums(add_up_first=True)))(a, b)[1]
+        np.testing.assert_array_equal(logs["h"], np.full((4, 4), 8.0))

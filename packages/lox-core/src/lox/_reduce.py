@@ -16,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from lox._errors import LogTypeError, OptionError
+from lox._storage import counts
 from lox._storage.words import is_key
 from lox._types import Array
 
@@ -75,7 +76,7 @@ def _result_float(dtype: Any) -> Any:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Running:
-    """A running mean, ``high + low``, of ``count`` values.
+    """A running mean, ``high + low``, of ``count`` values (a wide count).
 
     Both parts are one array: two arrays would mean two kernels, and copies, in a loop. For real values they are the two parts
     of a complex number, which XLA updates in place.
@@ -88,7 +89,7 @@ class _Running:
     @classmethod
     def empty(cls, aval: Any) -> _Running:
         zero = jnp.zeros(aval.shape, _float_for(aval.dtype))
-        return cls(jnp.zeros((), jnp.int32), _join(zero, zero), aval.dtype)
+        return cls(counts.no_records(_real(zero.dtype)), _join(zero, zero), aval.dtype)
 
     def parts(self) -> tuple[Array, Array]:
         if np.dtype(_float_for(self.dtype)).kind == "c":
@@ -100,8 +101,9 @@ class _Running:
     def add(self, value: Array) -> _Running:
         high, low = self.parts()
         value = lax.convert_element_type(value, high.dtype)
-        count = lax.add(self.count, np.int32(1))
-        number = lax.expand_dims(lax.convert_element_type(count, high.dtype), tuple(range(np.ndim(high))))
+        count = counts.count_up(self.count)
+        number = lax.convert_element_type(counts.rounded(count), high.dtype)
+        number = lax.expand_dims(number, tuple(range(np.ndim(high))))
         # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last
         # place.
         step = lax.add(lax.div(lax.sub(lax.sub(value, high), low), number), low)
@@ -118,7 +120,8 @@ class _Running:
         high, low = self.parts()
         mean = lax.add(high, low)
         # Without any values this is 0 / 0. (Selecting a nan constant would trip jax_debug_nans for all others.)
-        one = lax.convert_element_type(lax.ne(self.count, np.int32(0)), mean.dtype)
+        number = counts.rounded(self.count)
+        one = lax.convert_element_type(lax.ne(number, lax.full_like(number, 0)), mean.dtype)
         return lax.div(mean, lax.expand_dims(one, tuple(range(np.ndim(mean)))))
 
 
@@ -233,7 +236,7 @@ class _Count(_Builtin):
 
     def update(self, state: Array, value: Array) -> Array:
         del value
-        return lax.add(state, np.int32(1))
+        return counts.one_more(state)
 
 
 class _First(_Builtin):

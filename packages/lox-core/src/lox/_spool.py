@@ -163,7 +163,9 @@ def _fold_pending(group: Group, state: Any, rows: Rows) -> Any:
 
 
 def _cast(array: Array, aval: Any) -> Array:
-    array = array if array.dtype == aval.dtype else jax.lax.convert_element_type(array, aval.dtype)
+    if array.dtype != aval.dtype:
+        with compat.mode_for([aval.dtype]):
+            array = jax.lax.convert_element_type(array, aval.dtype)
     return array if aval.sharding is None else sharding.split_like(array, aval)
 
 

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from lox._interpret import answers, lanes, table
 from lox._interpret.survey import Survey
@@ -176,7 +175,7 @@ class Collector:
     def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
         # A constant operand is a literal of the jaxpr.
         operands = [
-            value if isinstance(value, jax.Array) else np.asarray(value, atom.aval.dtype)
+            value if isinstance(value, jax.Array) else compat.constant(value, atom.aval.dtype)
             for value, atom in zip(invals, eqn.invars, strict=True)
         ]
         mark = eqn.params["mark"]

@@ -32,13 +32,12 @@ from lox._interpret import lanes
 from lox._interpret.lanes import Lanes
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Usage, Usages, Use, differ_along
-from lox._jax import sharding
+from lox._jax import compat, sharding
+from lox._marks.mark import Record
 from lox._reduce import KEEP_ALL, Reduction, check_reducible, resolve
+from lox._storage.counts import MAX_PERIOD, MAX_RECORDS
 from lox._storage.packing import Packing
 from lox._storage.stores import Aval, Finished, ReduceStore, RingStore, Store, start_varying
-
-# Stores count records in 32 bits.
-MAX_RECORDS = 2**31 - 1
 
 
 def check_positive(name: str, value: Any) -> int | None:
@@ -177,6 +176,8 @@ def _label(kind: Any) -> Any:
 def _kinds(plan: KeyPlan, options: SpoolOptions) -> list[Any]:
     """How a key is kept: None for rows, a Reduction, or the number of rows of a ring and its capacity."""
     kinds: list[Any] = []
+    if plan.usage.records is None:
+        _check_period(options.capacity or 1, options.interval or 1)
     if plan.reduction.reducers:
         kinds.append(dataclasses.replace(plan.reduction, keep=False))
     if plan.reduction.keep:
@@ -196,6 +197,14 @@ def _ring_or_rows(plan: KeyPlan, options: SpoolOptions) -> tuple[int, int | None
     if usage.masked or plan.reduction.reducers or ((options.interval or 1) > 1 and usage.looped_or_repeated):
         return -(-usage.records // (options.interval or 1)), None
     return None
+
+
+def _check_period(capacity: int, interval: int) -> None:
+    if capacity * interval > MAX_PERIOD:
+        raise OptionError(
+            f"lox.spool: capacity times interval must be at most 2**30, got {capacity} times {interval}: records whose "
+            "number is not known in advance are counted in 32 bits. Choose a smaller capacity or interval"
+        )
 
 
 def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, packing: Packing) -> Group:
@@ -273,6 +282,8 @@ def _dynamic_error(plan: KeyPlan) -> DynamicCountError:
 def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
     """Check that all marks of a key fit together, and find the types of its records."""
     first = usage.uses[0]
+    for use in usage.uses:
+        _refuse_unreduced(key, use)
     for other in usage.uses[1:]:
         _check_fit(key, first, other)
     leaves = tuple(_common_type(key, [use.leaves[i] for use in usage.uses], usage) for i in range(len(first.leaves)))
@@ -281,6 +292,18 @@ def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
         for axis, aval in first.steps
     )
     return KeyPlan(key, first.tree, leaves, steps, usage, _reduction(key, usage, default))
+
+
+def _refuse_unreduced(key: str, use: Use) -> None:
+    """A value that is a sum over devices which nobody has added up yet cannot be stored, packed or sent: who adds it up, and
+    so makes the devices talk to each other, is the user's choice."""
+    axes = frozenset[str]().union(*map(sharding.unreduced_axes, Record.of(use.mark, use.operands).leaves[key]))
+    if axes:
+        raise ConflictError(
+            f"lox: {key!r} ({use.mark.site}) is unreduced over {', '.join(map(repr, sorted(axes)))}: each device has a part of "
+            "a sum. Add it up before you log it, with jax.reshard(x, jax.P(...)), or jax.lax.psum in a shard_map; or log "
+            "something else"
+        )
 
 
 def _common_type(key: str, avals: list[Any], usage: Usage) -> Type:
@@ -313,7 +336,8 @@ def _promote(name: str, avals: list[Any], usage: Usage) -> Any:
     if len(avals) == 1 or len({aval.dtype for aval in avals}) == 1:
         return avals[0].dtype
     try:
-        return jnp.result_type(*[_weakly_typed(aval) for aval in avals])
+        with compat.mode_for(aval.dtype for aval in avals):
+            return jnp.result_type(*[_weakly_typed(aval) for aval in avals])
     except (TypeError, ValueError) as error:
         sites = name_sites(use.mark.site for use in usage.uses)
         dtypes = ", ".join(dict.fromkeys(str(aval.dtype) for aval in avals))

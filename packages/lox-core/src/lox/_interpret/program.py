@@ -1,7 +1,8 @@
 """Tracing a user's function once per signature.
 
-A transformation traces the function to a jaxpr with marks, interprets that jaxpr into a plain one, and keeps the plain
-one. A later call with the same signature (``arguments``) only evaluates it.
+A transformation traces the function to a jaxpr with marks, interprets that jaxpr into a plain one, and keeps both. A later
+call with the same signature (``arguments``) only evaluates the plain one; another transformation of the same function, or the
+same one with other options, interprets the jaxpr that is there.
 
 As under ``jax.jit``, global values that the function reads are fixed at the first call.
 """
@@ -224,12 +225,19 @@ def transform(
         kwargs: dict[str, Any],
         without_options: bool = False,
     ) -> Any:
-        def make() -> tuple[Program, bool]:
+        def make_traced() -> tuple[Traced, bool]:
             traced = trace(fun, signature, context)
+            return traced, not traced.holds_tracers()
+
+        def make() -> tuple[Program, bool]:
+            # Only functions with all their marks are shared: other contexts are made for one transformation.
+            shared = ("traced", without_options, types)
+            traced = lookup(known, shared, make_traced) if context is with_marks else make_traced()[0]
             return Program(traced, interpreter(traced), compiled), not traced.holds_tracers()
 
         with Signature(args, kwargs) as signature:
-            key = (label, without_options, tuple(map(compat.type_key, operands)), signature.key())
+            types = signature.key()
+            key = (label, without_options, tuple(map(compat.type_key, operands)), types)
             return finish(*lookup(known, key, make)(operands, signature))
 
     # Operands change from call to call, so they are arguments of the jitted function, not constants.

@@ -209,12 +209,22 @@ def mode_for(dtypes: Iterable[Any]) -> AbstractContextManager[Any]:
 _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)))
 
 
+def constant(value: Any, dtype: Any) -> Any:
+    """A literal of a jaxpr as a value of its own type. Outside x64 mode, JAX would make a wide array of numpy narrow."""
+    array = np.asarray(value, dtype)
+    if array.dtype not in _WIDE:
+        return array
+    with mode_for([array.dtype]):
+        return jax.numpy.asarray(array)
+
+
 def array_of(value: Any, aval: Any) -> Any:
     """A constant of a jaxpr as an array of this type, weakly typed if the type is. Tangents of integers have no such type."""
     if aval.dtype == jax.dtypes.float0:
         # JAX < 0.10 wraps it in its own class while tracing, and returns numpy.
         return np.asarray(value) if jax.__version_info__ < (0, 10) else value
-    return _lax._convert_element_type(np.asarray(value), aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    with mode_for([aval.dtype]):
+        return _lax._convert_element_type(np.asarray(value), aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:

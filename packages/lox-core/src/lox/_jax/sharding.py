@@ -18,6 +18,13 @@ def varying_axes(array: Any) -> frozenset[str]:
     return manual.varying if manual is not None else getattr(aval, "vma", frozenset())
 
 
+def unreduced_axes(aval: Any) -> frozenset[str]:
+    """The mesh axes over which values of a type are sums that are not added up yet. In shard_map, from 0.10 on."""
+    spec = getattr(getattr(aval, "sharding", None), "spec", None)
+    manual = getattr(aval, "manual_axis_type", None)
+    return frozenset(getattr(spec, "unreduced", ())) | frozenset(getattr(manual, "unreduced", ()))
+
+
 def manual_axes_here() -> tuple[str, ...]:
     """The mesh axes of the shard_maps around the code that is being traced."""
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)

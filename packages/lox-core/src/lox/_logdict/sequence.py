@@ -11,6 +11,7 @@ import numpy as np
 
 from lox._errors import ConflictError
 from lox._logdict.alignment import in_order, number_labels
+from lox._storage.counts import add_counts
 from lox._storage.words import is_key
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ def _join_key(key: str, first: logdict, second: logdict, memo: dict[Any, Any]) -
             memo[label] = (a, b, join(a, b))
         return memo[label][-1]
 
-    counts = first._counts[key] + second._counts[key]
+    counts = first._counts[key], second._counts[key]
     bounds = {key: _joint_capacity(key, first, second)} if key in first._bounds or key in second._bounds else {}
     return first._make(
         {key: jax.tree.map(join, first[key], second[key])},
         {axis: {key: join_shared(steps_first[axis], steps_second[axis])} for axis in steps_first},
-        {key: counts},
+        {key: add_counts(counts[0], counts[1], _module_of(list(counts)))},
         frozenset([key]),
         bounds,
     )

@@ -19,6 +19,7 @@ from jax import lax
 
 from lox._jax import compat, sharding
 from lox._reduce import Reducer, Reduction
+from lox._storage import counts
 from lox._storage.packing import MAX_PACKED_ELEMENTS
 from lox._storage.words import Layout, is_small
 from lox._types import Array
@@ -125,6 +126,7 @@ class ReduceStore:
             [_start(reducer, self._pack_aval(pack)) for pack in self._packs(reducer)]
             for _, reducer in self.reduction.reducers
         ]
+        # The counter counts all records, those that an interval skips included.
         return jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
 
     @_in_their_mode
@@ -141,9 +143,9 @@ class ReduceStore:
         ]
         if self.reduction.keeps_first_step:
             steps = select(seen == 0, steps, last_steps)
-        due = _due(seen, self.every, keep)
+        due = counts.is_due(seen, self.every, keep)
         folds, last_steps = select(due, (new_folds, steps), (folds, last_steps))
-        return _count(seen, keep), folds, last_steps
+        return counts.one_more(seen, keep, counts.period(self.every)), folds, last_steps
 
     @_in_their_mode
     def finish(self, state: Any) -> Finished:
@@ -152,7 +154,8 @@ class ReduceStore:
             self._unpack([reducer.finish(fold) for fold in fold_list], self._packs(reducer))
             for (_, reducer), fold_list in zip(self.reduction.reducers, folds, strict=True)
         ]
-        return Finished([list(results) for results in zip(*by_reducer, strict=True)], steps, _kept(seen, self.every))
+        count = counts.total(seen, self.every, counts.period(self.every))
+        return Finished([list(results) for results in zip(*by_reducer, strict=True)], steps, count)
 
     def _unpack(self, results: list[Any], packs: list[list[int]]) -> list[Any]:
         unpacked: list[Any] = [None] * len(self.leaves)
@@ -182,6 +185,11 @@ class RingStore:
     def layout(self) -> Layout:
         return Layout.of([*self.leaves, *self.steps], self.packed)
 
+    @property
+    def period(self) -> int:
+        """After so many records, their places begin again."""
+        return counts.period(self.every * max(self.rows, 1))
+
     @_in_their_mode
     def init(self) -> Any:
         row = jax.eval_shape(lambda: self.layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)]))
@@ -195,43 +203,25 @@ class RingStore:
         seen, buffers = state
         avals = (*self.leaves, *self.steps)
         arrays = [_cast(array, aval) for array, aval in zip((*leaves, *steps), avals, strict=True)]
-        place = lax.rem(_kept(seen, self.every), np.int32(max(self.rows, 1)))
-        due = _due(seen, self.every, keep)
+        place = lax.rem(counts.kept(seen, self.every), np.int32(max(self.rows, 1)))
+        due = counts.is_due(seen, self.every, keep)
         if due is not None:
             place = lax.select(due, place, np.int32(self.rows))
         rows = zip(buffers, self.layout.pack(arrays), strict=True)
         buffers = [lax.dynamic_update_index_in_dim(buffer, row, place, 0) for buffer, row in rows]
-        return _count(seen, keep), buffers
+        return counts.one_more(seen, keep, self.period), buffers
 
     @_in_their_mode
     def finish(self, state: Any) -> Finished:
         seen, buffers = state
-        count, rows = _kept(seen, self.every), max(self.rows, 1)
+        count, rows = counts.kept(seen, self.every), max(self.rows, 1)
         # Once the ring is full, the oldest record is the one that would be overwritten next.
         full = lax.gt(count, np.int32(rows))
         oldest = lax.select(full, lax.rem(count, np.int32(rows)), lax.full_like(count, 0))
         order = lax.rem(lax.add(lax.expand_dims(oldest, (0,)), lax.iota(np.int32, self.rows)), np.int32(rows))
         arrays = self.layout.unpack([buffer[order] for buffer in buffers])
+        count = counts.total(seen, self.every, self.period)
         return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], count)
-
-
-# `seen` counts all records, also those that an interval skips: one counter answers both questions.
-
-
-def _due(seen: Array, every: int, keep: Array | None) -> Array | None:
-    """Whether the next record is stored; None if it always is."""
-    if every == 1:
-        return keep
-    due = lax.eq(lax.rem(seen, np.int32(every)), np.int32(0))
-    return due if keep is None else lax.bitwise_and(due, keep)
-
-
-def _count(seen: Array, keep: Array | None) -> Array:
-    return lax.add(seen, np.int32(1) if keep is None else lax.convert_element_type(keep, np.int32))
-
-
-def _kept(seen: Array, every: int) -> Array:
-    return seen if every == 1 else lax.div(lax.add(seen, np.int32(every - 1)), np.int32(every))
 
 
 def _empty(aval: Aval) -> Array:
