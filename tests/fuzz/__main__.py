@@ -22,6 +22,7 @@ def main() -> int:
 
     import jax
 
+    jax.config.update("jax_num_cpu_devices", 4)
     if given.x64:
         jax.config.update("jax_enable_x64", True)
 

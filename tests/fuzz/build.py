@@ -13,6 +13,7 @@ from jax import lax
 import lox
 from tests.fuzz.program import (
     BOUND,
+    TANGENT,
     Arith,
     Branch,
     Call,
@@ -47,6 +48,19 @@ def build(program: Program, sink: list[Any] | None = None) -> Callable[[Array, A
 def bound(x: Array) -> Array:
     """Keeps numbers small, and is the identity for derivatives."""
     return lax.rem(x, np.full(np.shape(x), BOUND, np.float32))
+
+
+def jit_options(name: str | None) -> dict[str, Any]:
+    """What is given to ``jax.jit``."""
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0]) if name == "placed" else None
+    options: dict[str | None, dict[str, Any]] = {
+        "inline": {"inline": True},
+        "keep_unused": {"keep_unused": True},
+        "donated": {"donate_argnums": 0},
+        "placed": {"in_shardings": here, "out_shardings": here},
+        "compiled": {"compiler_options": {"xla_embed_ir_in_executable": True}},  # of the outermost one alone
+    }
+    return options.get(name, {})
 
 
 def add_up(x: Array) -> Array:
@@ -208,7 +222,12 @@ class Builder(Walker):
         return function
 
     def call_jit(self, s: Call, scope: Scope) -> None:
-        scope.f.append(jax.jit(self.function(s, scope))(scope.scalar(s.a)))
+        options = jit_options(dict(s.options).get("jit"))
+        scope.f.append(jax.jit(self.function(s, scope), **options)(scope.scalar(s.a)))
+
+    def call_x64(self, s: Call, scope: Scope) -> None:
+        with jax.enable_x64(True):
+            scope.f.append(self.function(s, scope)(scope.scalar(s.a)))
 
     def call_checkpoint(self, s: Call, scope: Scope, policy: str = "") -> None:
         chosen = getattr(jax.checkpoint_policies, policy) if policy else None
@@ -227,18 +246,50 @@ class Builder(Walker):
         scope.f.append(self.isolated(s, scope.depth)(lax.stop_gradient(scope.scalar(s.a))))
 
     def call_custom_jvp(self, s: Call, scope: Scope) -> None:
+        options = dict(s.options)
+        form, rule_key = options.get("form", "plain"), options.get("rule")
         function = self.isolated(s, scope.depth)
-        call = jax.custom_jvp(function)
-        rule_key = dict(s.options).get("rule")
+        if form == "own":
+            y = function(lax.add(scope.scalar(s.a), scope.active))
+            scope.f.append(bound(self.linear(y, scope.depth)))
+            return
 
-        @call.defjvp
+        # `unused` has no tangent: JAX hands a rule an array of zeros for it, or a symbol if the rule asks for it.
+        @jax.custom_jvp
+        def call(x: Array, unused: Array) -> Array:
+            return function(x)
+
         def rule(primals: Any, tangents: Any) -> Any:
-            y = function(*primals)
+            y = call(*primals) if form == "linear" else function(primals[0])
             if rule_key is not None:
                 lox.log({rule_key.name(scope.depth): y})
-            return y, lax.mul(np.float32(3), tangents[0])
+            if form == "marked":
+                lox.log({TANGENT.name(scope.depth): tangents[0]})
+            return y, self.tangent(form, tangents, scope.depth)
 
-        scope.f.append(call(lax.add(scope.scalar(s.a), scope.active)))
+        call.defjvp(rule, symbolic_zeros=form == "symbolic")
+        scope.f.append(call(lax.add(scope.scalar(s.a), scope.active), np.float32(2)))
+
+    def tangent(self, form: str, tangents: Any, depth: int) -> Array:
+        tangent, zero = tangents
+        if form == "symbolic":
+            assert isinstance(zero, jax.custom_derivatives.SymbolicZero)
+        if form == "zeros":
+            tangent = lax.add(tangent, lax.mul(np.float32(5), zero))
+        if form == "linear":
+            return self.linear(tangent, depth)
+        return lax.mul(np.float32(3), tangent)
+
+    def linear(self, x: Array, depth: int) -> Array:
+        """A function with a mark in it, whose rule calls it on tangents."""
+
+        @jax.custom_jvp
+        def linear(x: Array) -> Array:
+            lox.log({TANGENT.name(depth): x})
+            return lax.mul(np.float32(3), x)
+
+        linear.defjvp(lambda primals, tangents: (linear(*primals), linear(*tangents)))
+        return linear(x)
 
     def call_custom_vjp(self, s: Call, scope: Scope) -> None:
         function = self.isolated(s, scope.depth)

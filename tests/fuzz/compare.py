@@ -99,7 +99,9 @@ def _check_column(actual: _OneKey, column: Column, what: str) -> None:
 def dtype_of(use: Use, leaf: str) -> Any:
     if use.key.form == "tree":
         return np.dtype("int32" if leaf == "b1" else "float32")
-    return jnp.result_type(*map(jnp.dtype, sorted(use.dtypes)))
+    wide = any("64" in dtype and dtype != "complex64" for dtype in use.dtypes)
+    with jax.enable_x64(wide or bool(jax.config.jax_enable_x64)):
+        return jnp.result_type(*map(jnp.dtype, sorted(use.dtypes)))
 
 
 def _check_reduced(actual: _OneKey, use: Use, rows: list[Row], how: Any, options: Options, what: str) -> None:

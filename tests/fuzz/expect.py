@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tests.fuzz.oracle import Row
-from tests.fuzz.program import BACKWARD, FORWARD, LANES, Block, Branch, Call, Key, Log, LogGrad, Scan, While
+from tests.fuzz.program import BACKWARD, FORWARD, LANES, TANGENT, Block, Branch, Call, Key, Log, LogGrad, Scan, While
 
 EXTREMES = {"min": math.inf, "max": -math.inf}
 
@@ -70,6 +71,7 @@ class Surveyor:
 
     def __init__(self, select: Select) -> None:
         self.select = select
+        self.wide = False  # in x64 mode
 
     def block(self, block: Block, depth: int, levels: tuple[str, ...]) -> tuple[Uses, Uses]:
         """Forward and backward uses."""
@@ -83,7 +85,8 @@ class Surveyor:
         return in_sequence(forward), in_sequence(backward)
 
     def use(self, key: Key, name: str, depth: int, **changed: Any) -> Uses:
-        number = jnp.result_type((int, float, bool)[key.number % 3]).name  # of Python, so that x64 decides
+        with jax.enable_x64(self.wide or bool(jax.config.jax_enable_x64)):
+            number = jnp.result_type((int, float, bool)[key.number % 3]).name  # of Python, so that x64 decides
         dtype = {"i": "int32", "number": number}.get(key.form, "float32")
         return {name: Use(key, 1, depth=depth, **{"dtypes": frozenset([dtype]), **changed})}
 
@@ -137,6 +140,11 @@ class Surveyor:
             return self.block(s.body, depth, ())
         if how == "spool":
             return self._inner_spool(s, depth, levels)
+        if how == "x64":
+            before, self.wide = self.wide, True
+            uses = self.block(s.body, depth, levels)
+            self.wide = before
+            return uses
         return self.block(s.body, depth + (how == "vmap"), levels)
 
     def _inner_spool(self, s: Call, depth: int, levels: Any) -> Any:
@@ -148,8 +156,13 @@ class Surveyor:
         return forward, {}
 
     def _custom(self, s: Call, how: str, depth: int, levels: Any) -> Any:
+        options = dict(s.options)
+        if options.get("form") == "own":
+            forward, backward = self.block(s.body, depth, levels)
+            own = self.use(TANGENT, TANGENT.name(depth), depth, sites=frozenset([s]))
+            return in_sequence([forward, own if self.select(TANGENT.name(depth), (), False) else {}]), backward
         forward, backward = self.block(s.body, depth, levels[:-1])
-        rule = dict(s.options).get("rule")
+        rule = options.get("rule")
         if rule is None or not levels or not self.select(rule.name(depth), (), False):
             return forward, backward
         marks = self.use(rule, rule.name(depth), depth, sites=frozenset([s]))

@@ -107,7 +107,7 @@ FINDS: tuple[Find, ...] = (
     ),
     Find(
         "under grad, several marks of a while loop in a checkpoint could not be tapped",
-        laws.tap_gradients,
+        laws.gradients,
         Program(Block((Call("checkpoint", 0, Block((Call("passive", 0, Block((Log((F0,)), TWICE))),))),))),
         {"f0/@0": [2.0] * 3},
         of_gradient=True,

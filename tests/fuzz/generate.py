@@ -14,6 +14,8 @@ from tests.fuzz.program import (
     BACKWARD,
     DTYPES,
     FORWARD,
+    JIT_OPTIONS,
+    TANGENT_FORMS,
     Arith,
     Block,
     Branch,
@@ -62,6 +64,7 @@ class Context:
     no_rules: bool = False  # no marks of backward passes
     exact: bool = False  # inside a spool whose logs are digested
     no_explicit: bool = False  # such marks would leave a spool inside a vmap, where shapes differ
+    no_choices: bool = False  # in a loop whose counter differs between lanes: no branch, no where
 
     def inside(self, **changed: Any) -> Context:
         return dataclasses.replace(self, levels=self.levels - 1, **changed)
@@ -82,13 +85,18 @@ class Generator:
         data = not (self.lane_safe or context.lanes) and self.random.randrange(2) == 1
         return Choice(data, self.small())
 
+    def limit(self, context: Context) -> Choice:
+        """How long a while loop runs. Under a vmap outside the program, it may differ between lanes."""
+        return Choice(not context.lanes and self.random.randrange(2) == 1, self.small())
+
     def block(self, context: Context, largest: int = 2) -> Block:
         return Block(tuple(self.statement(context) for _ in range(self.random.randint(1, largest))))
 
     def statement(self, context: Context) -> Statement:
         kinds = ["log"] * 5 + ["arith"] * 2 + ["vector", "counter"]
         if context.levels > 0:
-            kinds += ["scan"] * 2 + ["branch"] * 2 + ["call"] * 5
+            kinds += ["scan"] * 2 + ["call"] * 5
+            kinds += [] if context.no_choices else ["branch"] * 2
             kinds += [] if context.no_while else ["while"]
         if not context.no_rules and context.differentiations <= 1:
             kinds += ["log_grad"]
@@ -117,7 +125,7 @@ class Generator:
             keys=tuple(dict.fromkeys(keys)),
             a=self.small(),
             dtype=self.random.choice(DTYPES[:-1] if ordered else DTYPES),
-            where=self.choice(context) if self.chance(6) else None,
+            where=self.condition(context),
             tags=self.random.choice([(), (), ("train",), ("train", "eval")]),
             explicit=self.chance(12) and not context.no_explicit,
             prefix=self.random.choice(["", "", "", "p/"]),
@@ -126,7 +134,10 @@ class Generator:
 
     def log_grad(self, context: Context) -> Statement:
         key = Key("f", self.random.randrange(5, 7), self.random.choice(AXES), self.reduction(context))
-        return LogGrad(key, self.small(), self.choice(context) if self.chance(6) else None)
+        return LogGrad(key, self.small(), self.condition(context))
+
+    def condition(self, context: Context) -> Choice | None:
+        return self.choice(context) if self.chance(6) and not context.no_choices else None
 
     def reduction(self, context: Context) -> Any:
         if not self.chance(5):
@@ -148,8 +159,10 @@ class Generator:
         )
 
     def while_(self, context: Context) -> Statement:
-        test = self.log(context) if self.chance(4) else None
-        return While(self.choice(context), self.small(), self.block(context.inside()), test)
+        limit = self.limit(context)
+        inner = context.inside(no_choices=context.no_choices or (self.lane_safe and limit.data))
+        test = self.log(inner) if self.chance(4) else None
+        return While(limit, self.small(), self.block(inner), test)
 
     def branch(self, context: Context) -> Statement:
         number = self.random.choice([2, 2, 3])
@@ -182,6 +195,7 @@ class Generator:
                 "tap",
                 "nolog",
                 "passive",
+                "x64",
                 "jit",
                 "checkpoint",
                 "vmap",
@@ -204,14 +218,21 @@ class Generator:
         if how in ("custom_jvp", "custom_vjp"):
             marked = not context.no_rules and context.differentiations <= 1 and self.chance(2)
             rule = {"rule": Key("f", self.random.randrange(7, 9))} if marked else {}
+            if how == "custom_jvp":
+                # Tangents are recorded by derivatives forwards alone, which the oracle does not have.
+                modelled = not context.no_rules and not context.no_vjp and context.differentiations <= 1
+                forms = TANGENT_FORMS if modelled else TANGENT_FORMS[:3]
+                rule |= {"form": self.random.choice(forms)} if self.chance(2) else {}
             return context.inside(no_rules=True), rule
+        if how == "jit":
+            return context.inside(), {"jit": self.random.choice(JIT_OPTIONS)} if self.chance(2) else {}
         if how == "passive":
             return context.inside(no_rules=True, no_while=False, no_vjp=False, differentiations=0), {}
         if how == "vmap":
             return context.inside(lanes=True, depth=context.depth + 1), {}
         if how == "spool":
             # A spool inside a vmap knows the lanes: there, conditions may differ between them.
-            inner = context.inside(no_rules=True, exact=True, lanes=False, depth=0)
+            inner = context.inside(no_rules=True, exact=True, lanes=False, depth=0, no_choices=False)
             keeps = self.spool_options(context)
             return dataclasses.replace(inner, no_explicit=context.no_explicit or context.lanes), keeps
         if how in ("tap", "nolog"):
@@ -236,11 +257,19 @@ class Generator:
 setattr(Generator, "while", Generator.while_)
 
 
+# A program with more statements is not made: one in eight would be, which took a third of the time and found nothing that
+# smaller ones did not.
+MOST_STATEMENTS = 12
+
+
 def generate(random: random.Random, largest: int = 3) -> Program:
-    lane_safe = random.randrange(2) == 1
-    levels = random.choice([1, 2, 2, 3])
-    body = Generator(random, lane_safe).block(Context(levels=levels), largest)
-    return Program(body, lane_safe)
+    while True:
+        lane_safe = random.randrange(2) == 1
+        levels = random.choice([1, 2, 2, 3])
+        body = Generator(random, lane_safe).block(Context(levels=levels), largest)
+        program = Program(body, lane_safe)
+        if len(list(program.statements())) <= MOST_STATEMENTS:
+            return program
 
 
 def from_seed(seed: int) -> Program:

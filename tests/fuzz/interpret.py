@@ -7,6 +7,7 @@ is compiled all the same (``laws.compiled``).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -81,6 +82,41 @@ def _while(eqn: Any, *args: Array) -> list[Array]:
         ]
 
 
+def _shard_map(eqn: Any, *args: Array) -> list[Array]:
+    """One device after the other: programs of the fuzzer do not talk to each other."""
+    params = eqn.params
+    sizes = dict(params["mesh"].shape)
+    results = []
+    for place in itertools.product(*map(range, sizes.values())):
+        here = dict(zip(sizes, place, strict=True))
+        parts = [_part(x, spec, sizes, here) for x, spec in zip(args, params["in_specs"], strict=True)]
+        _devices.append(here)
+        results.append(run(params["jaxpr"], parts))
+        _devices.pop()
+    wholes = []
+    for column, spec in zip(zip(*results, strict=True), params["out_specs"], strict=True):
+        for dim, axes in enumerate(spec):
+            if axes is not None:
+                column = [np.concatenate(column, dim)]  # a mesh of one axis
+        wholes.append(column[0])
+    return wholes
+
+
+_devices: list[dict[str, int]] = []
+
+
+def _part(x: Array, spec: Any, sizes: dict[str, int], here: dict[str, int]) -> Array:
+    """What one device has of an array."""
+    for dim, axes in enumerate(spec):
+        for axis in () if axes is None else (axes,) if isinstance(axes, str) else axes:
+            x = np.split(x, sizes[axis], dim)[here[axis]]
+    return x
+
+
+def _axis_index(eqn: Any) -> list[Array]:
+    return [np.asarray(_devices[-1][eqn.params["axis_name"]], np.int32)]
+
+
 def _cond(eqn: Any, index: Array, *args: Array) -> list[Array]:
     branches = eqn.params["branches"]
     return run(branches[int(np.clip(int(index), 0, len(branches) - 1))], list(args))
@@ -132,6 +168,61 @@ def _dynamic_slice(eqn: Any, x: Array, *starts: Array) -> list[Array]:
     sizes = eqn.params["slice_sizes"]
     places = [int(np.clip(int(s), 0, n - k)) for s, n, k in zip(starts, x.shape, sizes, strict=True)]
     return [x[tuple(slice(s, s + k) for s, k in zip(places, sizes, strict=True))]]
+
+
+def _gather(eqn: Any, x: Array, starts: Array) -> list[Array]:
+    p = eqn.params
+    dims, sizes = p["dimension_numbers"], p["slice_sizes"]
+    left_out = {*dims.collapsed_slice_dims, *dims.operand_batching_dims}
+    out = np.empty(eqn.outvars[0].aval.shape, x.dtype)
+    room = [n - size for n, size in zip(x.shape, sizes, strict=True)]
+    for index in np.ndindex(starts.shape[:-1]):
+        start = _window(
+            starts, index, dims.start_index_map, dims.operand_batching_dims, dims.start_indices_batching_dims
+        )
+        if "FILL" in str(p["mode"]) and not _is_inside(start, room):
+            return _bind(eqn, x, starts)
+        part = x[tuple(slice(s, s + n) for s, n in zip(_clipped(start, room), sizes, strict=True))]
+        part = part.reshape([n for d, n in enumerate(sizes) if d not in left_out])
+        out[_at(index, dims.offset_dims, out.ndim)] = part
+    return [out]
+
+
+def _scatter(eqn: Any, x: Array, starts: Array, updates: Array) -> list[Array]:
+    p = eqn.params
+    dims, out = p["dimension_numbers"], np.array(x)
+    inserted = {*dims.inserted_window_dims, *dims.operand_batching_dims}
+    window = iter(updates.shape[d] for d in dims.update_window_dims)
+    sizes = [1 if d in inserted else next(window) for d in range(x.ndim)]
+    room = [n - size for n, size in zip(x.shape, sizes, strict=True)]
+    batching = dims.operand_batching_dims, dims.scatter_indices_batching_dims
+    for index in np.ndindex(starts.shape[:-1]):
+        start = _window(starts, index, dims.scatter_dims_to_operand_dims, *batching)
+        if "FILL" in str(p["mode"]) and not _is_inside(start, room):
+            continue
+        place = tuple(slice(s, s + n) for s, n in zip(_clipped(start, room), sizes, strict=True))
+        out[place] = updates[_at(index, dims.update_window_dims, updates.ndim)].reshape(sizes)
+    return [out]
+
+
+def _window(starts: Array, index: Any, to_dims: Any, batching: Any, index_batching: Any) -> dict[int, int]:
+    """Where the window of an index begins, along the dimensions for which that is said."""
+    begins = {d: int(s) for d, s in zip(to_dims, starts[index], strict=True)}
+    return begins | {d: index[i] for d, i in zip(batching, index_batching, strict=True)}
+
+
+def _is_inside(start: dict[int, int], room: list[int]) -> bool:
+    return all(0 <= s <= room[d] for d, s in start.items())
+
+
+def _clipped(start: dict[int, int], room: list[int]) -> list[int]:
+    return [min(max(start.get(d, 0), 0), most) for d, most in enumerate(room)]
+
+
+def _at(index: Any, windows: Any, ndim: int) -> tuple[Any, ...]:
+    """An index of the batch, with whole windows."""
+    rest = iter(index)
+    return tuple(slice(None) if d in windows else next(rest) for d in range(ndim))
 
 
 def _pad(eqn: Any, x: Array, fill: Array) -> list[Array]:
@@ -197,6 +288,8 @@ RULES: dict[str, Callable[..., list[Array]]] = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,
+    "shard_map": _shard_map,
+    "axis_index": _axis_index,
     "add": _plain(np.add),
     "add_any": _plain(np.add),
     "sub": _plain(np.subtract),
@@ -222,6 +315,10 @@ RULES: dict[str, Callable[..., list[Array]]] = {
     "imag": _plain(np.imag),
     "conj": _plain(np.conj),
     "copy": _plain(lambda x: x),
+    "lox_detach": lambda eqn, *xs: list(xs),
+    "reshard": lambda eqn, x: [x],
+    "pvary": lambda eqn, *xs: list(xs),
+    "pcast": lambda eqn, *xs: list(xs),
     "stop_gradient": _plain(lambda x: x),
     "select_n": _plain(_select),
     "complex": _plain(lambda real, imag: real + 1j * imag),
@@ -238,10 +335,14 @@ RULES: dict[str, Callable[..., list[Array]]] = {
     "rev": lambda eqn, x: [np.flip(x, eqn.params["dimensions"])],
     "reduce_sum": _reduce(np.sum),
     "reduce_max": _reduce(np.max),
+    "reduce_or": _reduce(np.any),
+    "reduce_and": _reduce(np.all),
     "reduce_min": _reduce(np.min),
     "slice": _slice,
     "pad": _pad,
     "dynamic_slice": _dynamic_slice,
+    "gather": _gather,
+    "scatter": _scatter,
     "dynamic_update_slice": _update,
     "iota": _iota,
 }

@@ -122,7 +122,14 @@ CALLS = (
     "tap",
     "nolog",
     "passive",  # on a value that is not differentiated
+    "x64",  # with 64 bits: numbers of Python are wider there
 )
+# Options of calls. "jit": what a function was jitted with. "form": how a custom_jvp rule uses its tangents. "rule": the key
+# that a derivative rule records under.
+JIT_OPTIONS = ("inline", "keep_unused", "donated", "placed")
+TANGENT_FORMS = ("plain", "zeros", "symbolic", "own", "marked", "linear")
+# What is recorded of tangents, and by functions that a rule calls on tangents.
+TANGENT = Key("f", 9)
 BACKWARD, FORWARD = ("grad", "value_and_grad", "vjp"), ("jvp", "linearize")
 
 
@@ -155,6 +162,19 @@ class Branch:
     bodies: tuple[Block, ...]
 
 
+def marks_rules(s: Any) -> bool:
+    """Whether something is recorded by derivatives alone."""
+    return isinstance(s, LogGrad) or (isinstance(s, Call) and "rule" in dict(s.options))
+
+
+def marks_tangents(s: Any) -> bool:
+    return isinstance(s, Call) and dict(s.options).get("form") in TANGENT_FORMS[4:]
+
+
+def has_own_rule(s: Any) -> bool:
+    return isinstance(s, Call) and dict(s.options).get("form") in TANGENT_FORMS[3:]
+
+
 Statement = Arith | Vector | Counter | Log | LogGrad | Call | Scan | While | Branch
 
 
@@ -165,7 +185,8 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """``lane_safe``: no condition depends on data, so that ``spool(vmap(f))`` can know the lanes."""
+    """``lane_safe``: no branch and no ``where`` depends on data, so that ``spool(vmap(f))`` can know the lanes. Lengths of loops
+    may: their predicate stays in the program."""
 
     body: Block
     lane_safe: bool = False

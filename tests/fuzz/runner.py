@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from tests.fuzz.generate import from_seed
-from tests.fuzz.laws import LAWS, Case, compiled
+from tests.fuzz.laws import COMPILED, LAWS, Case
 from tests.fuzz.oracle import Inexact
 from tests.fuzz.program import Program
 from tests.fuzz.shrink import shrink
@@ -55,10 +55,10 @@ def check_law(case: Case, law: Callable[[Case], None]) -> Failure | None:
 
 
 def laws_for(seed: int) -> tuple[Callable[[Case], None], ...]:
-    return (*LAWS, compiled) if seed % COMPILED_EVERY == 0 else LAWS
+    return (*LAWS, *COMPILED) if seed % COMPILED_EVERY == 0 else LAWS
 
 
-def minimise(failure: Failure, turn: int, laws: Iterable[Callable[[Case], None]] = (*LAWS, compiled)) -> Failure:
+def minimise(failure: Failure, turn: int, laws: Iterable[Callable[[Case], None]] = (*LAWS, *COMPILED)) -> Failure:
     law = next(law for law in laws if law.__name__ == failure.law)
 
     def fails(program: Program) -> bool:

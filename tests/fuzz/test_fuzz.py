@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 
 import hypothesis
 import jax
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.fuzz import expect, laws, planted
 from tests.fuzz.finds import FINDS, Find
 from tests.fuzz.generate import from_seed, generate
+from tests.fuzz.kinds import ALL, kinds_of
 from tests.fuzz.laws import Case
 from tests.fuzz.runner import check, laws_for
 from tests.fuzz.shrink import shrink
@@ -55,6 +57,11 @@ def test_what_once_broke_a_law_keeps_it(find: Find) -> None:
 def test_a_seed_makes_the_same_program_again() -> None:
     assert from_seed(7) == from_seed(7)
     assert len({repr(from_seed(seed)) for seed in range(50)}) == 50
+
+
+def test_every_kind_of_statement_occurs() -> None:
+    found: Counter[str] = sum((kinds_of(from_seed(seed)) for seed in range(3000)), Counter())
+    assert {kind: found[kind] for kind in ALL if found[kind] < 3} == {}
 
 
 def test_the_text_of_a_program_is_its_source() -> None:

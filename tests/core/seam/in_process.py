@@ -5,7 +5,9 @@ Each prints one line of JSON.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import json
 import re
 import sys
@@ -123,7 +125,7 @@ class _Logged(dict[str, Any]):
 
 
 def programs(lox_is: str) -> Any:
-    """The programs of the corpus without their marks, as JAX sees them."""
+    """The programs of the corpus, and some random ones, without their marks, as JAX sees them."""
     jax.config.update("jax_disable_most_optimizations", True)
     absent = types.ModuleType("lox")
     absent.log = _Logged  # type: ignore[attr-defined]
@@ -131,6 +133,7 @@ def programs(lox_is: str) -> Any:
     sys.modules["lox"] = absent
     from tests.corpus import LANES, PROGRAMS
 
+    some = [*PROGRAMS, *_random_programs(RANDOM)]
     del sys.modules["lox"]
     if lox_is != "absent":
         import lox
@@ -140,7 +143,34 @@ def programs(lox_is: str) -> Any:
             _use(lox)
             for name in ("scan", "custom_vjp_in_a_scan", "scan_of_a_checkpoint", "cond"):
                 _use_on_something_like_it(lox, name)
-    return {program.name: _prints(program, jnp.asarray(LANES)) for program in PROGRAMS}
+    return {program.name: _prints(program, jnp.asarray(LANES)) for program in some}
+
+
+RANDOM = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class _Random:
+    name: str
+    fun: Callable[[Any], Any]
+    differentiable: bool
+
+
+def _random_programs(number: int) -> list[_Random]:
+    """Programs of the fuzzer in which lox does nothing but log."""
+    from tests.fuzz.build import build
+    from tests.fuzz.generate import from_seed
+
+    drawn = ((seed, from_seed(seed)) for seed in itertools.count())
+    plain = ((seed, program) for seed, program in drawn if not program.has("spool", "tap", "nolog"))
+
+    def as_function(program: Any) -> Callable[[Any], Any]:
+        return lambda x: build(program)(x[0], x[:2], jnp.int32(3))["y"]
+
+    return [
+        _Random(f"seed {seed}", as_function(program), program.reversible)
+        for seed, program in itertools.islice(plain, number)
+    ]
 
 
 def _use_on_something_like_it(lox: Any, name: str) -> None:
@@ -156,13 +186,25 @@ def _use_on_something_like_it(lox: Any, name: str) -> None:
     jax.effects_barrier()
 
 
-def _prints(program: Any, lanes: Any) -> list[str]:
-    """The jaxpr, the lowered program and the result, mapped and, where that works, differentiated."""
+def _prints(program: Any, lanes: Any) -> list[Any]:
+    """The jaxpr, the lowered program and the result, mapped and, where that works, differentiated: its values, its type, and
+    how often it calls the host. Called directly, the type of the result."""
     fun, argument = jax.vmap(jax.grad(program.fun) if program.differentiable else program.fun), lanes
     jaxpr = re.sub(r"0x[0-9a-f]+", "0x", str(jax.make_jaxpr(fun)(argument)))
     lowered = jax.jit(fun).lower(argument)
-    result = lowered.compile()(argument)
-    return [_hash(jaxpr), _hash(lowered.as_text()), _hash(repr([leaf.tolist() for leaf in jax.tree.leaves(result)]))]
+    leaves = jax.tree.leaves(lowered.compile()(argument))
+    text = lowered.as_text()
+    return [
+        *map(_hash, (jaxpr, text, repr([leaf.tolist() for leaf in leaves]))),
+        [_type(leaf) for leaf in leaves],
+        text.count("callback"),
+        [_type(leaf) for leaf in jax.tree.leaves(program.fun(argument[0]))],
+    ]
+
+
+def _type(leaf: Any) -> str:
+    """All that later code can tell apart, but for the values."""
+    return f"{jax.typeof(leaf)} weak={leaf.weak_type} {leaf.sharding} committed={leaf.committed}"
 
 
 def _hash(text: str) -> str:

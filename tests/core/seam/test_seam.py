@@ -73,9 +73,11 @@ def test_a_jax_without_a_place_is_an_error_at_the_first_mark_that_says_so():
 
 
 def test_a_program_without_marks_is_the_same_with_and_without_lox():
+    """Each of the corpus, and random ones: the program, its values, types, weak types and shardings, and its host calls."""
     with concurrent.futures.ThreadPoolExecutor() as pool:
         expected, *others = pool.map(functools.partial(run, "programs"), ("absent", "imported", "used"))
-    assert len(expected) > 50
+    assert len(expected) > 80
+    assert {calls for *_, calls, _ in expected.values()} == {0}
     for found in others:
         assert [name for name in expected if found[name] != expected[name]] == []
 
