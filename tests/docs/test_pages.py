@@ -4,6 +4,7 @@ import contextlib
 import doctest
 import importlib.util
 import re
+import tomllib
 import unittest
 from pathlib import Path
 
@@ -72,6 +73,12 @@ def test_only_pages_about_installing_show_how_to_install_lox():
         "install.md",
         "quickstart.md",
     }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_on_a_page_are_toml(page):
+    for block in re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        assert tomllib.loads(block)
 
 
 def test_an_example_with_a_wrong_result_is_noticed(tmp_path):
