@@ -73,6 +73,29 @@ def test_a_handler_of_logging_may_log_through_the_logger_that_fails(handler):
     assert rows == ["message"]
 
 
+def test_what_waits_behind_a_failure_is_written_though_a_handler_logs_meanwhile(handler, capfd):
+    rows, go_on = [], threading.Event()
+
+    def write(logs):
+        go_on.wait(60)
+        if "bad" in logs:
+            raise OSError("disk")
+        rows.extend(logs)
+
+    logger = Backend(write)
+    state = logger.init(jax.random.key(0))
+    handler(lambda record: logger.log(state, {"message": record.getMessage()}))
+    keys = [f"k{i}" for i in range(5)]
+    for key in ("first", "bad", *keys):  # all but the first are taken from the queue together, and none can be joined
+        logger.log(state, {key: 1.0}, step=0)
+        wait_until(lambda: logger._sink._doing)
+    go_on.set()
+    with pytest.raises(OSError, match="disk"):
+        logger.close()
+    assert rows == ["first", "message", *keys]
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_handler_of_warnings_may_log_through_the_logger_that_fails():
     rows = []
 

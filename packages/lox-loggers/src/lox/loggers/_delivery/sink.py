@@ -233,9 +233,9 @@ class Sink:
         except BaseException as error:  # write them one by one instead
             self.failures.keep(error, "joining records")
             blocks = [Joined(delivery, [delivery]) for delivery in deliveries]
-        self._at_hand = blocks[::-1]
-        while self._at_hand:
-            block = self._at_hand[-1]
+        # A handler of Python's logging that is told of a failure may log here: what this loop has left stays below its records.
+        self._at_hand += blocks[::-1]
+        for block in blocks:
             self._worker.made_progress()
             try:
                 self._write_lanes(block)
