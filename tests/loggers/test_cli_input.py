@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import lox.loggers
 from lox.loggers._cli.main import main
+from tests.loggers.terminal import Terminal
 
 NAME = "0000000000000000"
 EVIL = "a\x1b]0;PWNED\x07\x1b[2Jb\r\nfake line\x9b31m"
@@ -51,8 +53,20 @@ def evil(tmp_path):
 def test_control_characters_do_not_reach_the_terminal(evil, capfd, command):
     _, out, err = checked_run(capfd, command[0], evil, *command[1:])
     assert not CONTROL.search(err)
-    if command[0] != "export" or "jsonl" in command:  # whose output is data, for files: csv quotes it, JSON escapes it
+    if (
+        command[0] != "export" or "jsonl" in command
+    ):  # here its output is data, for files: csv quotes it, JSON escapes it
         assert not CONTROL.search(out)
+
+
+def test_a_table_that_is_exported_to_a_terminal_has_no_control_characters(evil, monkeypatch):
+    terminal = Terminal(200)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", terminal.file)
+        assert main(["export", str(evil)]) == 0
+    out = terminal.text().replace("\r\n", "\n")
+    assert "a\\x1b]0;PWNED\\x07" in out
+    assert not CONTROL.search(out)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from lox._logdict.summary import summarized
 from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.rows import Row, rows
+from lox.loggers._cli.output import lines
 from lox.loggers._cli.selection import Chosen, Selection, choose
 from lox.loggers._errors import LoggerOptionError
 from lox.loggers._json import to_json
@@ -28,6 +30,10 @@ def export(selection: Selection, *, form: str | None, output: str | None) -> boo
         if output is None:
             raise LoggerOptionError("parquet is a binary format: choose a file with --output FILE")
         _write_parquet(table, output)
+    elif output is None and sys.stdout.isatty():  # which would obey control characters
+        shown = io.StringIO()
+        _write_text(form, table, shown)
+        sys.stdout.write(lines(shown.getvalue()))
     elif output is None:
         _write_text(form, table, sys.stdout)
     else:
