@@ -51,14 +51,16 @@ def test_a_vmap_outside_spool_shows_the_records_of_the_function_and_one_inside_t
 
 def test_a_vmap_rule_that_records_something_else_is_an_error_that_says_what_to_do_when_spool_is_inside():
     square = square_with_vmap_rule(mean_of_lanes)
-    with pytest.raises(lox.LoxError, match=r"'mean' x 1 instead of 'v' x 1.*spool\(vmap\(f\)\)"):
+    with pytest.raises(lox.LoxError, match=r"'mean' x 1, but the function records 'v' x 1.*spool\(vmap\(f\)\)"):
         jax.vmap(lox.spool(square))(X)
 
     def pairs(vs):
         lox.log({"v": vs[:2]})
         return vs**2
 
-    with pytest.raises(lox.LoxError, match=r"of shape \(2,\) instead of one of shape \(\) for each lane"):
+    with pytest.raises(
+        lox.LoxError, match=r"of shape \(2,\), but the function records one of shape \(\) for each lane"
+    ):
         jax.vmap(lox.spool(square_with_vmap_rule(pairs)))(X)
 
 

@@ -31,8 +31,10 @@ settled = pytest.mark.skipif(not SETTLED, reason="what is behind the flags is an
 
 @pytest.fixture
 def set_flags():
-    """Set flags for the time of a test."""
+    """Set flags for the time of a test, which begins without any."""
     before = {flag: getattr(jax.config, flag) for flag in (*FLAGS, "jax_scan3") if hasattr(jax.config, flag)}
+    for flag in before:
+        jax.config.update(flag, False)
     yield lambda flags: [jax.config.update(flag, True) for flag in flags]
     for flag, value in before.items():
         jax.config.update(flag, value)
@@ -188,6 +190,19 @@ def test_a_rule_with_marks_in_a_checkpoint_that_changes_a_mutable_array_is_an_er
 
 
 @settled
+def test_what_jax_cannot_differentiate_forward_is_its_own_error(set_flags):
+    @jax.custom_vjp
+    def sine(x):
+        lox.log({"x": x})
+        return jnp.sin(x)
+
+    sine.defvjp(lambda x: (sine(x), x), lambda x, g: (jnp.cos(x) * g,))
+    set_flags(FLAGS)
+    with pytest.raises(TypeError, match="forward-mode autodiff"):
+        lox.spool(lambda x: jax.linearize(sine, x)[1](x))(1.0)
+
+
+@settled
 def test_a_mark_in_an_object_that_lox_does_not_know_is_an_error(set_flags):
     """Its jaxprs may be anywhere in it; its effect tells."""
     from jax.experimental import hijax
@@ -247,6 +262,16 @@ def check_with_scan3(program, set_flags, flags):
     assert_close(out, found)
     assert_logs_are(logs.trim(), program.expected(X), program.steps(X) if program.steps else {})
     assert len(tapped(program.fun, ARGUMENT)[1]) > 0 or not logs
+
+
+@settled
+@pytest.mark.skipif(not hasattr(jax.config, "jax_scan3"), reason="this JAX has no such flag")
+def test_loops_of_lox_itself_are_right_with_scan3(set_flags):
+    logs = lox.spool(lambda x: [lox.log({"x": v}) for v in x] and x)(ARGUMENT)[1]
+    set_flags(["jax_scan3"])
+    assert_close(jax.jit(lambda logs: logs.reduce("sum"))(logs)["x"], ARGUMENT.sum())
+    rows = jax.jit(lox.spool(lambda x: lox.log({"x": x}, lanes=True)["x"]))(ARGUMENT)[1]
+    assert_close(rows["x"], ARGUMENT)
 
 
 @settled

@@ -24,7 +24,7 @@ from lox._inside.ticks import Clock, FollowedLoop, Listener
 from lox._interpret import program
 from lox._interpret.arguments import take_self
 from lox._interpret.collect import Context, Frame
-from lox._jax import compat, sharding
+from lox._jax import compat, hi_primitives, sharding
 from lox._types import Array
 
 L = TypeVar("L", bound=Listener)
@@ -143,7 +143,7 @@ class Follower(Explorer):
                 outs = self._body(node, params["jaxpr"], [*consts, *carried, *x], frame, inside)
                 return outs[:num_carry], outs[num_carry:]
 
-            return jax.lax.scan(step, carried, xs, length=length, reverse=reverse, unroll=params["unroll"])
+            return hi_primitives.scan(step, carried, xs, length=length, reverse=reverse, unroll=params["unroll"])
 
         def chunk(carry: Any, xs: list[Array]) -> Any:
             clock, inside = ticks.tick(self._listener, self.loops[node], wanted, carry[1])
@@ -153,7 +153,7 @@ class Follower(Explorer):
         whole, left = _parted(xs, rest, reverse)
         number = params["length"] // size
         chunks = [split(x, size) for x in whole]
-        carry, ys = jax.lax.scan(chunk, (init, ticks.start()), chunks, length=number, reverse=reverse)
+        carry, ys = hi_primitives.scan(chunk, (init, ticks.start()), chunks, length=number, reverse=reverse)
         (carried, clock), ys = carry, list(map(merge, ys))
         if rest:
             carried, last = scan(carried, left, rest, jnp.bool_(False))

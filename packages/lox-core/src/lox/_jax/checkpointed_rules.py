@@ -11,7 +11,7 @@ marks, equally often and in the same order. The checkpoint itself then has no ma
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -26,11 +26,12 @@ def record_beside(forward: Callable[..., Any]) -> Callable[..., Any]:
     """For reverse mode. ``forward(checkpoint, nonzero, *primals)`` returns results, residuals, and more."""
 
     def rule(checkpoint: Any, nonzero: Any, *primals: Any) -> Any:
-        marks = _marks_without_checkpoint(forward, checkpoint, nonzero, primals)
-        if marks is None:
-            return forward(checkpoint, nonzero, *primals)
-        compat.evaluator(partial_eval.effects_alone(marks))(*primals)
-        return forward(_like(checkpoint, _without_marks(checkpoint.jaxpr), checkpoint.policy), nonzero, *primals)
+        without_checkpoint, missing = _look_for_marks(forward, checkpoint, nonzero, primals)
+        if missing:
+            _refuse_writes(checkpoint, missing)
+            compat.evaluator(partial_eval.effects_alone(without_checkpoint))(*primals)
+            checkpoint = _like(checkpoint, _without_marks(checkpoint.jaxpr), checkpoint.policy)
+        return forward(checkpoint, nonzero, *primals)
 
     return rule
 
@@ -39,29 +40,30 @@ def save_everything(linearize: Callable[..., Any]) -> Callable[..., Any]:
     """For ``jax.linearize``, which computes nothing again: marks of tangents stay in the linear part."""
 
     def rule(checkpoint: Any, nonzero: Any, *primals: Any) -> Any:
-        if _marks_without_checkpoint(linearize, checkpoint, nonzero, primals) is not None:
-            checkpoint = _saving_everything(checkpoint)
-        return linearize(checkpoint, nonzero, *primals)
+        _, missing = _look_for_marks(linearize, checkpoint, nonzero, primals)
+        return linearize(_saving_everything(checkpoint) if missing else checkpoint, nonzero, *primals)
 
     return rule
 
 
-def _marks_without_checkpoint(forward: Callable[..., Any], checkpoint: Any, nonzero: Any, primals: Any) -> Any | None:
-    """The forward pass without the checkpoint, as a jaxpr without results; None if the one with it has the same marks."""
+def _look_for_marks(
+    forward: Callable[..., Any], checkpoint: Any, nonzero: Any, primals: Sequence[Any]
+) -> tuple[Any, Counter[Any]]:
+    """The forward pass without the checkpoint, as a jaxpr without results, and its marks that the one with it lacks."""
     if not _may_have_marks(checkpoint):
-        return None
+        return None, Counter()
     saving = _saving_everything(checkpoint)
     jaxpr = jax.make_jaxpr(lambda *args: forward(saving, nonzero, *args)[:0])(*primals)
-    missing = Counter(_marks(jaxpr)) - Counter(_marks(checkpoint.jaxpr))
-    if not missing:
-        return None
+    return jaxpr, Counter(_marks(jaxpr)) - Counter(_marks(checkpoint.jaxpr))
+
+
+def _refuse_writes(checkpoint: Any, missing: Counter[Any]) -> None:
     if compat.writes_refs(checkpoint.jaxpr):
         raise UnsupportedPrimitiveError(
             f"lox: a derivative rule has a mark of its own ({name_sites(map(str, missing))}), in a jax.checkpoint that also "
             "changes mutable arrays. With jax_remat3, JAX runs such a rule only when it computes the function again. Call "
             "lox.log in the function instead of its rule, or move the mutable arrays out of the checkpoint"
         )
-    return jaxpr
 
 
 def _may_have_marks(checkpoint: Any) -> bool:

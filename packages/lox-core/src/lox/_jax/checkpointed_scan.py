@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from lox._jax import compat, partial_eval
+from lox._jax import compat, hi_primitives, partial_eval
 
 
 def take_apart(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
@@ -100,7 +100,7 @@ def _scan(jaxpr: Any, groups: tuple[int, int], params: dict[str, Any]) -> Callab
             return tuple(outs[:num_carry]), tuple(outs[num_carry:])
 
         length = None if xs else params["length"]
-        carry, ys = jax.lax.scan(
+        carry, ys = hi_primitives.scan(
             body, tuple(init), xs, length=length, reverse=params["reverse"], unroll=params["unroll"]
         )
         return [*carry, *ys]

@@ -6,6 +6,7 @@ In JAX >= 0.11 ``custom_root`` is one of them. With the flags ``jax_remat3``, ``
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ ARE_SETTLED = jax.__version_info__ >= (0, 11)
 
 
 def primitive_of(params: dict[str, Any]) -> Any | None:
-    return params.get("_prim")
+    """The object that an equation has. What is left of one after differentiation, to be transposed, is none."""
+    return None if "residuals_tree" in params else params.get("_prim")
 
 
 def name_of(eqn: Any) -> str:
@@ -115,5 +117,13 @@ def scanned_over(prim: Any) -> Iterator[bool]:
 
 
 def classic_scan() -> Any:
-    """A context without ``jax_scan3``. Its scans forget their effects, so ``jit`` would drop those without results."""
-    return _config.scan3(False)
+    """A context without ``jax_scan3``, which JAX has only sketched: ``jit`` gets its scans wrong, and nothing differentiates
+    them."""
+    flag = getattr(_config, "scan3", None)  # JAX < 0.11 has none
+    return flag(False) if flag is not None and flag.value else contextlib.nullcontext()
+
+
+def scan(body: Callable[..., Any], init: Any, xs: Any, **options: Any) -> Any:
+    """``jax.lax.scan`` for loops that lox makes, whatever the flags are."""
+    with classic_scan():
+        return jax.lax.scan(body, init, xs, **options)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from lox._jax import sharding
+from lox._jax import hi_primitives, sharding
 from lox._reduce import resolve
 from lox._storage.packing import packing_for
 from lox._storage.stores import Aval, ReduceStore, start_varying
@@ -57,4 +57,4 @@ def _fold(store: ReduceStore, rows: list[Array], used: Array | None) -> Any:
 
     differing = frozenset[str]().union(*map(sharding.varying_axes, [*rows, *([] if used is None else [used])]))
     start = start_varying(store, sorted(differing))
-    return jax.lax.scan(step, start, (jnp.arange(len(rows[0])), rows))[0]
+    return hi_primitives.scan(step, start, (jnp.arange(len(rows[0])), rows))[0]

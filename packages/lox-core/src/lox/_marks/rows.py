@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._errors import LogTypeError
+from lox._jax import hi_primitives
 from lox._logdict import logdict
 
 # mark(values, where, steps) leaves one mark.
@@ -48,7 +49,8 @@ class Batch:
             given = shared | own
             mark(values, given.get("where"), {axis: given[f"step {axis}"] for axis in self.steps})
 
-        jax.lax.map(body, (jax.tree.map(jnp.asarray, self.values), by_row))
+        with hi_primitives.classic_scan():
+            jax.lax.map(body, (jax.tree.map(jnp.asarray, self.values), by_row))
 
     def _given(self) -> dict[str, Any]:
         given = {f"step {axis}": step for axis, step in self.steps.items()}

@@ -144,8 +144,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
 
     length = None if xs or index is not None else prim.length
     init = frame.context(numbers).state
-    with hi.classic_scan():
-        state, (ys, rows) = jax.lax.scan(body, init, (xs, index), length=length, reverse=prim.reverse)
+    state, (ys, rows) = hi.scan(body, init, (xs, index), length=length, reverse=prim.reverse)
     frame.state.update(state)
     frame.rows.extend(structure[0].unflatten(rows).of_iterations(prim.length, prim.reverse))
     return list(ys)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from lox._interpret import answers, lanes
 from lox._interpret.collect import Collector, Frame
 from lox._interpret.survey import Survey, Usages, in_lanes, in_sequence
-from lox._jax import compat, sharding
+from lox._jax import compat, hi_primitives, sharding
 from lox._storage.words import Layout
 from lox._types import Array
 
@@ -47,7 +47,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 
-    (carried, state), (ys, packed) = jax.lax.scan(
+    (carried, state), (ys, packed) = hi_primitives.scan(
         body,
         (init, frame.context(numbers).state),
         (xs, index),
