@@ -295,8 +295,8 @@ def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
 
 
 def _refuse_unreduced(key: str, use: Use) -> None:
-    """A value that is a sum over devices which nobody has added up yet cannot be stored, packed or sent: who adds it up, and
-    so makes the devices talk to each other, is the user's choice."""
+    """Raises an error for a value that is a sum over devices that is not added up yet. It cannot be stored, packed or sent, and
+    adding it up makes devices communicate, which the user has to decide."""
     axes = frozenset[str]().union(*map(sharding.unreduced_axes, Record.of(use.mark, use.operands).leaves[key]))
     if axes:
         raise ConflictError(

@@ -21,7 +21,7 @@ ARE_SETTLED = jax.__version_info__ >= (0, 11)
 
 
 def primitive_of(params: dict[str, Any]) -> Any | None:
-    """The object that an equation has. What is left of one after differentiation, to be transposed, is none."""
+    """The object of an equation; None if it has none, or only what is left of one to be transposed."""
     return None if "residuals_tree" in params else params.get("_prim")
 
 

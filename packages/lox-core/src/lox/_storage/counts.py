@@ -1,8 +1,8 @@
-"""Counting records, on the device.
+"""Counting records on the device.
 
-There are two kinds of counters. What is returned to the user is an int32, which ends at ``MAX_RECORDS`` and stays there: it then
-means "that many, or more". What a mean is divided by is the sum of two floats, which is exact to 2**48 for float32. Both are one
-array of one element: a second one would be carried through every loop.
+There are two kinds of counters. The count that users get is an int32 that stops at ``MAX_RECORDS``, which then means "that many,
+or more". The count that means are divided by is the sum of two floats, exact up to 2**48 for float32. Each is a single array of
+one element, because every array is carried through all loops.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from jax import lax
 from lox._types import Array
 
 MAX_RECORDS = 2**31 - 1
-# A counter that went back by a period must still be beyond the first one.
+# A full counter that goes back by one period must stay above the first period.
 MAX_PERIOD = 2**30
 
 
 def period(records: int) -> int:
-    """How far a full counter of something that repeats after so many records goes back.
+    """How far a full counter goes back, if what it counts repeats after this many records.
 
-    Where that would be too far, the plan has seen to it that the number of records is known, and no counter is ever full.
+    If that would be too far, the plan has made sure that the number of records is known, so no counter is ever full.
     """
     return records if records <= MAX_PERIOD else 1
 
 
 def one_more(seen: Array, keep: Array | None = None, period: int = 1) -> Array:
-    """``seen`` and the next record; where ``keep`` is false, there is none.
+    """``seen`` plus one, unless ``keep`` is false.
 
-    A full counter goes back by ``period``, so that whatever repeats after so many records goes on as before.
+    A full counter goes back by ``period``, so that what repeats after that many records continues as before.
     """
     back = np.int32(MAX_RECORDS - period)
     following = lax.add(lax.select(lax.eq(seen, np.int32(MAX_RECORDS)), lax.full_like(seen, back), seen), np.int32(1))
@@ -39,7 +39,7 @@ def one_more(seen: Array, keep: Array | None = None, period: int = 1) -> Array:
 
 
 def is_due(seen: Array, every: int, keep: Array | None) -> Array | None:
-    """Whether the next record is one of ``every``; None: yes."""
+    """Whether the next record is stored: every ``every``-th one is; None if it always is."""
     if every == 1:
         return keep
     due = lax.eq(lax.rem(seen, np.int32(every)), np.int32(0))
@@ -61,7 +61,7 @@ def total(seen: Array, every: int, period: int) -> Array:
 
 
 def add_counts(first: Any, second: Any, numpy: Any) -> Any:
-    """The number of records of two logs together. Numbers of Python have no end."""
+    """The number of records of two logs together. Only arrays are limited to ``MAX_RECORDS``; Python numbers are not."""
     if isinstance(first, int) and isinstance(second, int):
         return first + second
     return numpy.minimum(first, MAX_RECORDS - second) + second
@@ -71,7 +71,7 @@ def add_counts(first: Any, second: Any, numpy: Any) -> Any:
 
 
 def no_records(dtype: Any) -> Array:
-    """A wide count for values of a real ``dtype``."""
+    """A wide count of zero, for values of a real ``dtype``."""
     return jnp.zeros((), jnp.result_type(dtype, np.complex64))
 
 

@@ -40,7 +40,7 @@ def call_through(
             return [out for i, out in enumerate(outs) if i not in refs], inner.state, inner.rows
 
         call = wrap(evaluate)
-        if not compat.holds_tracers(jaxpr):  # those are other values in each evaluation
+        if not compat.holds_tracers(jaxpr):  # tracers stand for other values in each evaluation
             collector.memo[label] = (call, jaxpr)
     outs, state, rows = call(frame.context(numbers), *args)
     frame.state.update(state)

@@ -30,7 +30,7 @@ def export(selection: Selection, *, form: str | None, output: str | None) -> boo
         if output is None:
             raise LoggerOptionError("parquet is a binary format: choose a file with --output FILE")
         _write_parquet(table, output)
-    elif output is None and sys.stdout.isatty():  # which would obey control characters
+    elif output is None and sys.stdout.isatty():  # a terminal would interpret control characters
         shown = io.StringIO()
         _write_text(form, table, shown)
         sys.stdout.write(lines(shown.getvalue()))

@@ -22,7 +22,7 @@ class RunIds:
 
     def __init__(self) -> None:
         self._logger = next(_loggers)
-        self._attempts: dict[str, int] = {}  # of a name, how many were tried: a thousand runs of one name try each once
+        self._attempts: dict[str, int] = {}  # for each name, how many ids were tried, so that none is tried twice
 
     def of(self, name: str) -> int:
         """A new id, an int32, for a run of that name. Two runs of the same name have different ids."""

@@ -233,7 +233,7 @@ class Sink:
         except BaseException as error:  # write them one by one instead
             self.failures.keep(error, "joining records")
             blocks = [Joined(delivery, [delivery]) for delivery in deliveries]
-        # A handler of Python's logging that is told of a failure may log here: what this loop has left stays below its records.
+        # A handler of Python's logging that hears of a failure may itself log here. Its records go on top of what is left.
         self._at_hand += blocks[::-1]
         for block in blocks:
             self._worker.made_progress()
