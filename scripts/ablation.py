@@ -38,7 +38,13 @@ def failures_without(name: str, arguments: list[str]) -> list[str]:
 def print_witnesses() -> None:
     print(f"| without (JAX {jax.__version__}) | its witness finds | instead of |\n| --- | --- | --- |")
     for name, found in in_process.witnesses_without().items():
-        print(f"| {name} | {found['without']} | {found['expected']} |")
+        print(f"| {name} | {_count(found['without'])} | {_count(found['expected']).split()[0]} |")
+
+
+def _count(found: int | list[float]) -> str:
+    """A witness returns a number of records, or what host calls brought."""
+    number, what = (len(found), "host call") if isinstance(found, list) else (found, "record")
+    return f"{number or 'no'} {what}{'s' * (number > 1)}"
 
 
 def print_failures(arguments: list[str]) -> None:

@@ -111,6 +111,13 @@ def test_it_is_installed_once():
     assert [port.place.find() for port in NEEDED] == found
 
 
+def test_the_page_has_every_change():
+    lines = (ROOT / "docs" / "seam.md").read_text().splitlines()
+    named = [line.split("|")[1].strip() for line in lines if line.startswith("| ")]
+    for port in backports.BACKPORTS:
+        assert named.count(port.name) == 2, port.name  # what is changed, and what goes wrong without it
+
+
 def test_the_tested_versions_are_those_of_the_matrix():
     matrix = (ROOT / "hatch.toml").read_text()
     *pinned, _ = compat.TESTED_JAX

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 
 from lox._host.primitive import deliver_p
+from lox._interpret import marked_rules
 from lox._interpret.collect import Collector, Context, Frame
-from lox._interpret.rules import marked_rules
 from lox._interpret.survey import Survey
 from lox._jax import compat, once
 from lox._marks.mark import marking
