@@ -82,7 +82,7 @@ class _Running:
     of a complex number, which XLA updates in place.
     """
 
-    count: Array
+    count: Any  # None while it is that of another one (`share_counts`)
     pair: Array
     dtype: Any = dataclasses.field(metadata={"static": True})
 
@@ -90,6 +90,10 @@ class _Running:
     def empty(cls, aval: Any) -> _Running:
         zero = jnp.zeros(aval.shape, _float_for(aval.dtype))
         return cls(counts.no_records(_real(zero.dtype)), _join(zero, zero), aval.dtype)
+
+    @property
+    def count_dtype(self) -> Any:
+        return jnp.result_type(_real(_float_for(self.dtype)), np.complex64)
 
     def parts(self) -> tuple[Array, Array]:
         if np.dtype(_float_for(self.dtype)).kind == "c":
@@ -107,22 +111,56 @@ class _Running:
         # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last
         # place.
         step = lax.add(lax.div(lax.sub(lax.sub(value, high), low), number), low)
+        finite = _is_finite(lax.add(high, step))
+        # Two large values of different signs: their difference overflows, their mean does not.
+        apart = lax.sub(lax.div(value, number), lax.div(high, number))
+        infinite = lax.select(_is_finite(lax.add(high, apart)), apart, value)
+        # A TPU sets aside more memory if the result is selected, and not the step.
+        step = lax.select(finite, step, infinite)
         new_high = lax.add(high, step)
         # If `new_high` is not finite, the differences below would turn inf into nan.
-        finite = _is_finite(new_high)
-        # Two large values of different signs: their difference overflows, their mean does not.
-        apart = lax.add(high, lax.sub(lax.div(value, number), lax.div(high, number)))
         new_low = lax.select(finite, lax.sub(step, lax.sub(new_high, high)), lax.full_like(step, 0))
-        infinite = lax.select(_is_finite(apart), apart, lax.add(high, value))
-        return _Running(count, _join(lax.select(finite, new_high, infinite), new_low), self.dtype)
+        return _Running(count, _join(new_high, new_low), self.dtype)
 
     def value(self) -> Array:
         high, low = self.parts()
-        mean = lax.add(high, low)
         # Without any values this is 0 / 0. (Selecting a nan constant would trip jax_debug_nans for all others.)
         number = counts.rounded(self.count)
-        one = lax.convert_element_type(lax.ne(number, lax.full_like(number, 0)), mean.dtype)
-        return lax.div(mean, lax.expand_dims(one, tuple(range(np.ndim(mean)))))
+        one = lax.convert_element_type(lax.ne(number, lax.full_like(number, 0)), high.dtype)
+        # A TPU sets aside more memory if the sum is divided, and not the low part.
+        return lax.add(high, lax.div(low, lax.expand_dims(one, tuple(range(np.ndim(low))))))
+
+
+def _is_running(node: Any) -> bool:
+    return isinstance(node, _Running)
+
+
+def share_counts(folds: Any) -> Any:
+    """States of records that are always made together, with one count for all: each would be carried through the loop."""
+    known: set[Any] = set()
+
+    def one(node: Any) -> Any:
+        if not _is_running(node):
+            return node
+        is_known = node.count.dtype in known
+        known.add(node.count.dtype)
+        return dataclasses.replace(node, count=None) if is_known else node
+
+    return jax.tree.map(one, folds, is_leaf=_is_running)
+
+
+def with_counts(folds: Any) -> Any:
+    """The inverse of ``share_counts``."""
+    known: dict[Any, Array] = {}
+
+    def one(node: Any) -> Any:
+        if not _is_running(node):
+            return node
+        if node.count is not None:
+            known[node.count.dtype] = node.count
+        return node if node.count is not None else dataclasses.replace(node, count=known[node.count_dtype])
+
+    return jax.tree.map(one, folds, is_leaf=_is_running)
 
 
 def _is_finite(x: Array) -> Array:
