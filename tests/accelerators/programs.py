@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import lox
+from lox._host.delivery import Receiver
 
 Array = Any
 STEPS = 10_000
@@ -32,6 +33,11 @@ def scalars(number: int, dtype: Any = jnp.float32) -> Callable[[Array], list[Arr
     return lambda x: [((i + 1) * x).sum().astype(dtype) for i in range(number)]
 
 
+def mixed(x: Array) -> list[Array]:
+    """A few narrow values beside wide ones."""
+    return [x.sum(), x[0] > 0, x.max(), x[1] > 0, x.min().astype(jnp.int8), x[2], x[3], x[4]]
+
+
 def vectors(number: int, size: int) -> Callable[[Array], list[Array]]:
     return lambda x: [(i + 1) * x[..., :size] for i in range(number)]
 
@@ -49,6 +55,30 @@ def marked(values: Callable[[Array], list[Array]], where: Callable[[Array], Arra
         return jax.lax.scan(body, x, None, length=STEPS)[0]
 
     return f
+
+
+def marked_apart(values: Callable[[Array], list[Array]]) -> Callable[..., Any]:
+    """A scan that logs each of the values of the carry by a call of its own."""
+
+    def f(x: Array, weights: Array) -> Array:
+        def body(x: Array, i: Array) -> Any:
+            x = matvec(x, weights)
+            for number, value in enumerate(values(x)):
+                lox.log({f"v{number}": value}, step=i)
+            return x, None
+
+        return jax.lax.scan(body, x, jnp.arange(STEPS))[0]
+
+    return f
+
+
+def with_run_ids(fun: Callable[..., Any], lanes: int = 0) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function tapped as a logger taps it, which sends along which run a record is for; its lanes have one each."""
+
+    def f(run: Array, *args: Array) -> Any:
+        return lox.tap(fun, Receiver(lambda delivery: None, run))(*args)
+
+    return (jax.vmap(f, in_axes=(0, 0, None)), (np.zeros(lanes, np.int32), *LANES)) if lanes else (f, (RUN, *MATVEC))
 
 
 def logged(values: Callable[[Array], list[Array]], where: Any = None, **options: Any) -> Callable[..., Any]:
@@ -175,6 +205,7 @@ def positive(x: Array) -> Array:
 
 
 SCALAR = (np.float32(0),)
+RUN = np.int32(7)
 MATVEC = (np.zeros(64, np.float32), np.zeros((64, 64), np.float32))
 MATMUL = (np.zeros((512, 512), np.float32), np.zeros((512, 512), np.float32))
 LANES = (np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32))
@@ -213,6 +244,13 @@ def pairs() -> list[Pair]:
         *(
             Pair(f"8 {np.dtype(dtype).name}", scan_outputs(scalars(8, dtype)), logged(scalars(8, dtype)), MATVEC)
             for dtype in (jnp.bfloat16, jnp.int8, jnp.bool_)
+        ),
+        Pair("8 of mixed widths", scan_outputs(mixed), logged(mixed), MATVEC),
+        Pair(
+            "8 of mixed widths, where and capacity",
+            ring(mixed, 1000, lambda x, i: positive(x)),
+            logged(mixed, where=positive, capacity=1000),
+            MATVEC,
         ),
         Pair("8 scalars, matmul of 512 x 512", scan_outputs(eight), logged(eight), MATMUL),
         Pair("8 scalars, 64 lanes", in_lanes(scan_outputs(eight)), in_lanes(logged(eight)), LANES),

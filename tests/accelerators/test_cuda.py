@@ -32,3 +32,20 @@ def test_a_tap_is_one_host_call_of_one_operand(number):
         tapped = H100.compile(lox.tap(marked(scalars(number)), lambda logs: None), *MATVEC)
     (operands,) = cuda.host_calls(tapped)
     assert operands == 1
+
+
+@pytest.mark.parametrize("lanes", [0, 64])
+def test_what_an_iteration_logs_is_one_operand_with_the_run_that_it_is_for(lanes):
+    fun, args = programs.with_run_ids(programs.marked_apart(scalars(8)), lanes)
+    with cuda.host_calls_that_go_nowhere():
+        tapped = H100.compile(fun, *args)
+    assert cuda.host_calls(tapped) == [1]
+
+
+@pytest.mark.parametrize("batch", [100, 128])
+def test_a_batch_asks_nothing_in_the_loop(batch):
+    with cuda.host_calls_that_go_nowhere():
+        tapped = H100.compile(lox.tap(marked(scalars(8)), lambda logs: None, batch=batch), *MATVEC)
+    assert not any(" conditional(" in line for body in tapped.loop_bodies() for line in body)
+    # A full buffer is one operand; what is left at the end comes with its number of rows.
+    assert sorted(cuda.host_calls(tapped)) == [1, 2]

@@ -12,7 +12,7 @@ from tests.accelerators.tpu import TPU, cycles
 
 PAIRS = programs.pairs()
 # What a compiled program needs besides its data: up to 64 KB for each scalar that is folded, however long the loop.
-SCRATCH = 5 * 2**20
+SCRATCH = 5 * 2**19
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -27,3 +27,14 @@ def test_spool_costs_what_the_program_written_by_hand_costs(pair):
 def test_a_tap_is_one_send_and_waits_for_nothing(number):
     tapped = lox.tap(marked(scalars(number)), lambda logs: None)
     assert TPU.compile(tapped, *MATVEC).transfers == {"send": 1}
+
+
+def test_several_marks_of_an_iteration_are_one_send():
+    tapped = lox.tap(programs.marked_apart(scalars(8)), lambda logs: None)
+    assert TPU.compile(tapped, *MATVEC).transfers == {"send": 1}
+
+
+@pytest.mark.parametrize("lanes", [0, 64])
+def test_the_run_of_a_record_is_sent_with_it(lanes):
+    tapped, args = programs.with_run_ids(programs.marked_apart(scalars(8)), lanes)
+    assert TPU.compile(tapped, *args).transfers == {"send": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -13,15 +13,16 @@ import jax.numpy as jnp
 from lox._calls import explain_options
 from lox._errors import LogTypeError
 from lox._host.delivery import Receiver
-from lox._host.gather import AsRows, DeviceGather, callers_here
+from lox._host.gather import AsRows, DeviceGather, EachDevice, callers_here
 from lox._host.primitive import first_token
-from lox._host.streams import BatchStore, Form, PerRecord, Stream
+from lox._host.streams import BatchStore, Form, Line, PerRecord, Stream, Waiting, send_records
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
+from lox._interpret.pacing import Pace, steady_loops
 from lox._interpret.plan import check_positive, plan_key
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Survey, Usages, Use
-from lox._jax import sharding
+from lox._jax import compat, sharding
 from lox._logdict import logdict
 from lox._marks.mark import Mark, Record
 from lox._storage.packing import packing_for
@@ -144,14 +145,25 @@ class Tapper(Collector):
         self.counters = _number(_same_marks(usages)) if options.interval else {}
         self.gathers: dict[Any, DeviceGather] = {}
         uses = [use for usage in usages.values() for use in usage.uses]
-        # A single mark, in a loop or not, needs no chain, and batches keep the order of each mark only.
+        # A single call, in a loop or not, needs no chain, and batches keep the order of each mark only.
         meshes = {use.mesh for use in uses}
         self.chained = survey.calls(traced.jaxpr) > 1 and not options.batch and not options.ordered and len(meshes) == 1
         self.in_chain = uses[0] if self.chained else None
         self.buffers: dict[Any, tuple[int, BatchStore]] = {}
+        self.paces: dict[int, Pace] = {}
         if options.batch:
             for use_label, store in _buffers(survey, usages, options, self.packing.host).items():
                 self.buffers[use_label] = (len(set(self.counters.values())) + len(self.buffers), store)
+            self.paces = {} if self.packing.asks else self._paces(traced, options.batch * (options.interval or 1))
+
+    def _paces(self, traced: program.Traced, size: int) -> dict[int, Pace]:
+        """For scans that know when their buffers are full, by the id of their body."""
+
+        def stores(keys: frozenset[str]) -> frozenset[int]:
+            return frozenset(number for (mark, _), (number, _) in self.buffers.items() if keys.issuperset(mark.keys))
+
+        loops = steady_loops(self.survey, traced.jaxpr, size)
+        return {body: Pace(size, stores(keys)) for body, keys in loops.items()}
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -179,6 +191,14 @@ class Tapper(Collector):
 
     # --- records -------------------------------------------------------------------------------------------------
 
+    def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
+        self.survey.calls(jaxpr)
+        return super().run(jaxpr, args, frame)
+
+    def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
+        frame.goes_on = self.survey.waits(eqn)
+        super()._mark(eqn, invals, frame)
+
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
         in_lanes = record.where is not None and jnp.ndim(record.where) > 0
         where = jnp.any(record.where) if in_lanes else record.where
@@ -188,13 +208,21 @@ class Tapper(Collector):
             leaves = [record.where, *leaves] if in_lanes else leaves
             number, store = self.buffers.get(_label(mark, leaves), (None, None))
             if store is None or number not in frame.state:
-                stream, leaves = self._stream(frame, mark, leaves, in_lanes)
-                token = stream.send_one(leaves, due, frame.state.get(TOKEN))
-                if token is not None:
-                    frame.state[TOKEN] = sharding.vary_like(token, frame.state[TOKEN])
+                handle, leaves = self._handle(frame, mark, leaves)
+                frame.waiting.append(Waiting(handle, self._form(mark, in_lanes), leaves, due))
             else:
-                stream, _ = self._stream(frame, mark, [], in_lanes)
-                frame.state[number] = store.add(frame.state[number], leaves, due, stream)
+                state = store.add(frame.state[number], leaves, due)
+                is_later = number in frame.later
+                stream = self._stream(frame, mark, in_lanes)
+                frame.state[number] = state if is_later else store.send_if_full(state, stream)
+        if frame.waiting and not frame.goes_on:
+            self._send(frame)
+
+    def _send(self, frame: Frame) -> None:
+        token = send_records(self._line(frame), frame.waiting, frame.state.get(TOKEN))
+        frame.waiting = []
+        if token is not None:
+            frame.state[TOKEN] = sharding.vary_like(token, frame.state[TOKEN])
 
     def _due(
         self, frame: Frame, keys: tuple[str, ...], where: Array | None
@@ -216,26 +244,42 @@ class Tapper(Collector):
             decided.append((tuple(together), due if where is None else due & where))
         return decided
 
+    def pace(self, eqn: Any) -> Pace | None:
+        return self.paces.get(id(compat.open_jaxpr(eqn.params["jaxpr"])[0]))
+
+    def after_chunk(self, frame: Frame, numbers: frozenset[int]) -> None:
+        for (mark, _), (number, store) in self.buffers.items():
+            if number in numbers:
+                frame.state[number] = store.send_full(frame.state[number], self._stream(frame, mark, store.in_lanes))
+
     def flush(self, frame: Frame) -> None:
         for (mark, _), (number, store) in self.buffers.items():
-            store.flush(frame.state[number], self._stream(frame, mark, [], store.in_lanes)[0])
+            store.flush(frame.state[number], self._stream(frame, mark, store.in_lanes))
 
-    def _stream(self, frame: Frame, mark: Mark, leaves: list[Array], in_lanes: bool) -> tuple[Stream, list[Array]]:
-        """The stream that delivers the records of a mark from this frame."""
-        form = Form(tuple(self.options.prefix + key for key in mark.keys), mark.trees, mark.axes, in_lanes)
-        handle, operands = self.handle, frame.env
-        if frame.mesh:
-            sizes = tuple(size for _, size in frame.mesh)
-            if self.options.batch:
-                handle = AsRows(handle)
-            if self._is_certain(frame, mark):
-                # Every device makes the call: put their values together.
-                gather = DeviceGather(handle, sizes, callers_here(frame.devices, frame.mesh))
-                handle = self.gathers.setdefault((_label(mark, leaves), gather.shape), gather)
-                operands = (_place(frame.mesh), frame.env)
-            else:
-                leaves = [jnp.reshape(leaf, (1,) * len(sizes) + jnp.shape(leaf)) for leaf in leaves]
-        return Stream(handle, operands, form, frame.alive, self.options.ordered), leaves
+    # --- where records go ----------------------------------------------------------------------------------------
+
+    def _form(self, mark: Mark, in_lanes: bool) -> Form:
+        return Form(tuple(self.options.prefix + key for key in mark.keys), mark.trees, mark.axes, in_lanes)
+
+    def _line(self, frame: Frame) -> Line:
+        operands = (_place(frame.mesh), frame.env) if frame.mesh else frame.env
+        return Line(operands, frame.alive, self.options.ordered)
+
+    def _stream(self, frame: Frame, mark: Mark, in_lanes: bool) -> Stream:
+        """Where buffers go. There are none in a shard_map."""
+        return Stream(self.handle, self._form(mark, in_lanes), self._line(frame))
+
+    def _handle(self, frame: Frame, mark: Mark, leaves: list[Array]) -> tuple[Any, list[Array]]:
+        """Who receives a single record, and what."""
+        if not frame.mesh:
+            return self.handle, leaves
+        sizes = tuple(size for _, size in frame.mesh)
+        handle = AsRows(self.handle) if self.options.batch else self.handle
+        if self._is_certain(frame, mark):
+            # Every device makes the call: put their values together.
+            gather = DeviceGather(handle, sizes, callers_here(frame.devices, frame.mesh))
+            return self.gathers.setdefault((_label(mark, leaves), gather.shape), gather), leaves
+        return EachDevice(handle), [jnp.reshape(leaf, (1,) * len(sizes) + jnp.shape(leaf)) for leaf in leaves]
 
     def _is_certain(self, frame: Frame, mark: Mark) -> bool:
         """Whether every device makes the same calls for a mark. With an interval they depend on all marks of its keys."""

@@ -14,11 +14,10 @@ import jax
 import numpy as np
 
 from lox._errors import LogTypeError
+from lox._host.parcel import Parcel
 from lox._host.primitive import deliver
 from lox._jax import compat
 from lox._logdict import logdict
-from lox._storage.packing import packing_for
-from lox._storage.words import Layout, is_key
 from lox._types import Alive, Array
 
 
@@ -69,32 +68,20 @@ def send(
         without lanes the call is made whenever the program reaches it.
     """
     leaves, tree = jax.tree.flatten((receiver.operands, logs))
-    arrays, layout = pack_leaves(leaves)
-    deliver(_Whole(receiver.handle, tree, layout), arrays, alive=alive, masked=masked, ordered=ordered)
+    deliver(_Whole(receiver.handle, tree), as_arrays(leaves), alive=alive, masked=masked, ordered=ordered)
 
 
 def call(fun: Callable[..., np.ndarray], operands: Any, result: jax.ShapeDtypeStruct) -> Array:
     """One host call that returns an array: ``fun(lanes, operands) -> array of shape lanes + result.shape``."""
     leaves, tree = jax.tree.flatten(operands)
-    arrays, layout = pack_leaves(leaves)
-    (out,) = deliver(_Answer(fun, tree, layout), arrays, results=(compat.ShapedArray(result.shape, result.dtype),))
+    expected = compat.ShapedArray(result.shape, result.dtype)
+    (out,) = deliver(_Answer(fun, tree), as_arrays(leaves), results=(expected,))
     return out
 
 
-def pack_leaves(leaves: Sequence[Any], num_constant: int = 0) -> tuple[list[Array], Layout]:
-    """Pack the operands of a host call. The first ``num_constant`` leaves are the same in every call and stay unpacked: packing
-    would copy them each time."""
-    arrays = [leaf if isinstance(leaf, jax.Array) else _as_jax_takes_it(leaf) for leaf in leaves]
-    # Outside a trace, packing gains nothing, and numpy arrays need not go to the device and back.
-    apart = {id(array) for array in arrays[:num_constant]}
-    limit = packing_for(arrays).host if compat.tracing_now() else 0
-    layout = Layout.of(arrays, limit, apart)
-    return [host_form(array) for array in layout.pack(arrays)], layout
-
-
-def host_form(array: Array) -> Array:
-    """PRNG keys reach the host as their words."""
-    return jax.random.key_data(array) if is_key(array.dtype) else array
+def as_arrays(leaves: Iterable[Any]) -> list[Any]:
+    """What a host call can send. Outside a trace, numpy arrays need not go to the device and back."""
+    return [leaf if isinstance(leaf, jax.Array) else _as_jax_takes_it(leaf) for leaf in leaves]
 
 
 def _as_jax_takes_it(leaf: Any) -> np.ndarray:
@@ -105,56 +92,42 @@ def _as_jax_takes_it(leaf: Any) -> np.ndarray:
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
-def lane_splitter(
-    lanes: tuple[int, ...], has_alive: bool
-) -> Callable[[Sequence[np.ndarray]], tuple[np.ndarray, list[np.ndarray]]]:
-    """A function that splits the delivered arrays: which lanes are alive, and the other arrays for all lanes."""
-    everyone = np.ones(lanes, bool)
-    everyone.setflags(write=False)
+@dataclasses.dataclass(frozen=True)
+class WholeTarget:
+    """A target that is one delivery."""
 
-    def spread(array: np.ndarray) -> np.ndarray:
-        # Arrays that do not vary over a lane axis have size 1 there: repeat them, without a copy.
-        shape = array.shape
-        return array if shape[: len(lanes)] == lanes else np.broadcast_to(array, lanes + shape[len(lanes) :])
-
-    def split(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-        for_all = list(map(spread, arrays))
-        return (for_all[0], for_all[1:]) if has_alive else (everyone, for_all)
-
-    return split
+    def parts(self, number: int) -> list[tuple[Any, Sequence[int]]]:
+        return [(self, range(number))]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Whole:
+class _Whole(WholeTarget):
     """Rebuilds a pytree and hands it on."""
 
     handle: Callable[[Delivery], None]
     tree: Any
-    layout: Layout
 
-    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
-        split = lane_splitter(lanes, has_alive)
+    def prepare(self, parcel: Parcel) -> Callable[..., tuple[()]]:
+        take_apart = parcel.opener()
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, rest = split(arrays)
-            operands, logs = self.tree.unflatten(self.layout.unpack_numpy(rest))
-            self.handle(Delivery(lanes, alive, operands, logs))
+            alive, leaves = take_apart(arrays)
+            operands, logs = self.tree.unflatten(leaves)
+            self.handle(Delivery(parcel.lanes, alive, operands, logs))
             return ()
 
         return run
 
 
 @dataclasses.dataclass(frozen=True)
-class _Answer:
+class _Answer(WholeTarget):
     fun: Callable[..., np.ndarray]
     tree: Any
-    layout: Layout
 
-    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[np.ndarray]]:
-        split = lane_splitter(lanes, has_alive)
+    def prepare(self, parcel: Parcel) -> Callable[..., tuple[np.ndarray]]:
+        take_apart = parcel.opener()
 
         def run(*arrays: np.ndarray) -> tuple[np.ndarray]:
-            _, rest = split(arrays)
-            return (self.fun(lanes, self.tree.unflatten(self.layout.unpack_numpy(rest))),)
+            return (self.fun(parcel.lanes, self.tree.unflatten(take_apart(arrays)[1])),)
 
         return run

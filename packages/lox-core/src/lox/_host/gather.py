@@ -66,6 +66,17 @@ def _join(deliveries: list[Delivery], shape: tuple[int, ...]) -> Delivery:
 
 
 @dataclasses.dataclass(frozen=True)
+class EachDevice:
+    """Hands on what each device delivers, by itself. In a shard_map, the number of the device comes with every delivery."""
+
+    handle: Callable[[Delivery], None]
+
+    def __call__(self, delivery: Delivery) -> None:
+        _, operands = delivery.operands
+        self.handle(delivery._replace(operands=operands))
+
+
+@dataclasses.dataclass(frozen=True)
 class AsRows:
     """Hands on single records as stacks of one. In a shard_map there is no buffer that ``batch=`` could fill."""
 

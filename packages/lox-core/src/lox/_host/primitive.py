@@ -19,29 +19,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from lox._errors import OrderError
+from lox._host.parcel import Parcel, as_they_are, pack
 from lox._jax import compat, lowering, sharding
 from lox._jax.primitive import EffectfulPrimitive
+from lox._storage.packing import Packing, packing_on
+from lox._storage.words import is_key, key_impl
 from lox._types import Alive, Array
 
 
 class Target(Protocol):
     """The host's side of a delivery. Targets of equal programs are equal, so JAX finds the compiled program again."""
 
-    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[np.ndarray, ...]]:
-        """A function of ``alive`` (if there is one) and the delivered arrays."""
+    def prepare(self, parcel: Parcel) -> Callable[..., tuple[np.ndarray, ...]]:
+        """A function of the arrays that are sent."""
+
+    def parts(self, number: int) -> list[tuple[Target, Sequence[int]]]:
+        """The deliveries that this one, of so many leaves, is made of; each with the leaves that it needs."""
 
 
 def deliver(
     target: Target,
-    arrays: Sequence[Array],
+    leaves: Sequence[Array],
     *,
+    constants: int = 0,
     token: Array | None = None,
     alive: Alive = True,
     masked: bool = False,
     ordered: bool = False,
     results: tuple[Any, ...] = (),
 ) -> list[Array]:
-    """Make a host call.
+    """Make a host call. The first ``constants`` leaves are the same in every call.
 
     With a ``token`` it is made after the call that the token came from, and the first result is the next token. XLA is
     free to reorder calls that do not depend on each other, and does.
@@ -50,7 +57,8 @@ def deliver(
     return deliver_p.bind(
         *([] if token is None else [token]),
         *([jnp.asarray(alive)] if has_alive else []),
-        *arrays,
+        # PRNG keys reach the host as their words.
+        *[jax.random.key_data(leaf) if is_key(leaf.dtype) else leaf for leaf in leaves],
         target=target,
         lanes=(),
         has_token=token is not None,
@@ -58,6 +66,8 @@ def deliver(
         masked=masked,
         ordered=ordered,
         results=results,
+        constants=constants,
+        impls=tuple(map(key_impl, leaves)),
     )
 
 
@@ -89,14 +99,15 @@ deliver_p = EffectfulPrimitive("lox_deliver")
 
 @deliver_p.def_impl
 def _deliver_impl(
-    *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, results: Any, **_: Any
+    *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, results: Any, impls: Any, **_: Any
 ) -> list[Any]:
     token = list(operands[: int(has_token)])
     # Under an eager jvp, an operand can be a Python number, which numpy would turn into a 64-bit one.
     arrays = [np.asarray(operand, jax.typeof(operand).dtype) for operand in operands[int(has_token) :]]
     if has_alive and not arrays[0].any() and not results:
         return token
-    return token + [jnp.asarray(out) for out in target.prepare(lanes, has_alive)(*arrays)]
+    run = target.prepare(as_they_are(arrays, lanes, has_alive, impls))
+    return token + [jnp.asarray(out) for out in run(*arrays)]
 
 
 @deliver_p.def_effectful_abstract_eval
@@ -124,33 +135,59 @@ def _deliver_batching(
 
 
 def _deliver_lowering(ctx: Any, *operands: Any, has_token: bool, has_alive: bool, masked: bool, **params: Any) -> Any:
+    packing = packing_on(lowering.platform(ctx), lowering.may_split_values(ctx))
     matters = has_alive and (masked or ctx.avals_in[int(has_token)].size > 1)
     lower = lowering.lower_fun(_deliver_if_any_alive if matters else _deliver_always, multiple_results=True)
-    return lower(ctx, *operands, has_token=has_token, has_alive=has_alive, **params)
+    return lower(ctx, *operands, has_token=has_token, has_alive=has_alive, packing=packing, **params)
 
 
 def _deliver_if_any_alive(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
-    token, (alive, *arrays) = list(operands[: int(has_token)]), operands[int(has_token) :]
-    if alive.size == 1 and not params["results"]:
-        # Without lanes, `alive` only decides whether the call is made.
-        operands, has_alive = (*token, *arrays), False
-    call = functools.partial(host_call_p.bind, *operands, has_token=has_token, has_alive=has_alive, **params)
+    token, (alive, *leaves) = list(operands[: int(has_token)]), operands[int(has_token) :]
+    # Without lanes: it is alive if the call is made.
+    told = [] if alive.size == 1 and not params["results"] else [alive]
+    # Packed before it is asked: to hand many values into a branch takes longer.
+    call = _host_call(token, told, leaves, **params)
     return call() if params["results"] else jax.lax.cond(jnp.any(alive), call, lambda: token)
 
 
 def _deliver_always(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
-    """Without lanes, a program that reaches the call is alive."""
-    token, rest = operands[: int(has_token)], operands[int(has_token) + int(has_alive) :]
-    return host_call_p.bind(*token, *rest, has_token=has_token, has_alive=False, **params)
+    """Without lanes the program is here, or it would not make the call."""
+    token, leaves = operands[: int(has_token)], operands[int(has_token) + int(has_alive) :]
+    return _host_call(token, [], leaves, **params)()
 
 
-def _deliver_transpose(cotangents: Any, *operands: Any, has_token: bool, **params: Any) -> Any:
-    """A call that sends tangents is not made in reverse mode, which never computes them. A call that only waits for the token
-    of such a call is made."""
+def _host_call(
+    token: Sequence[Array],
+    alive: Sequence[Array],
+    leaves: Sequence[Array],
+    *,
+    packing: Packing,
+    lanes: Any,
+    constants: int,
+    impls: Any,
+    **params: Any,
+) -> Callable[[], list[Array]]:
+    """A function that makes the call."""
+    arrays, parcel = pack(packing, token, alive, leaves, lanes=lanes, constants=constants, impls=impls)
+    params = {"parcel": parcel, "lanes": lanes, "has_token": bool(token), **params}
+    return functools.partial(host_call_p.bind, *token, *arrays, **params)
+
+
+def _deliver_transpose(
+    cotangents: Any, *operands: Any, target: Target, has_token: bool, has_alive: bool, impls: Any, **params: Any
+) -> Any:
+    """A call with tangents in it is not made in reverse mode, which never computes them. One that only comes after such a
+    call is, and so are the parts of the call that have none."""
     del cotangents
-    if not any(map(compat.is_linear, operands[int(has_token) :])):
-        token = [first_token()] if has_token else []
-        deliver_p.bind(*token, *operands[int(has_token) :], has_token=has_token, **params)
+    first = int(has_token) + int(has_alive)
+    alive, leaves = operands[int(has_token) : first], operands[first:]
+    token = [first_token()] if has_token else []
+    whole: list[tuple[Target, Sequence[int]]] = [(target, range(len(leaves)))]
+    for part, places in target.parts(len(leaves)) if any(map(compat.is_linear, leaves)) else whole:
+        told = [*alive, *(leaves[i] for i in places)]
+        if not any(map(compat.is_linear, told)):
+            chosen = {"target": part, "impls": tuple(impls[i] for i in places), **params}
+            token = deliver_p.bind(*token, *told, has_token=has_token, has_alive=has_alive, **chosen)[: int(has_token)]
     return [None] * len(operands)
 
 
@@ -166,23 +203,23 @@ host_call_p.def_effectful_abstract_eval(_deliver_abstract_eval)
 
 
 def _host_call_lowering(
-    ctx: Any, *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, ordered: bool, results: Any
+    ctx: Any, *operands: Any, target: Target, parcel: Parcel, lanes: Any, has_token: bool, ordered: bool, results: Any
 ) -> Any:
     if ordered and lowering.current_device_count(ctx) > 1:
         raise OrderError("lox.tap: ordered=True does not work on more than one device. Leave it out")
     automatic = lowering.automatic_axes(ctx)
     if automatic:
-        params = dict(
-            target=target, lanes=lanes, has_token=has_token, has_alive=has_alive, ordered=ordered, results=results
-        )
+        params = dict(target=target, parcel=parcel, lanes=lanes, has_token=has_token, ordered=ordered, results=results)
         outs = [compat.ShapedArray(lanes + r.shape, r.dtype) for r in results]
         bind = functools.partial(host_call_p.bind, **params)
         once = functools.partial(_once_along, automatic, bind, outs, int(has_token))
         return lowering.lower_fun(once, multiple_results=True)(ctx, *operands)
-    run = target.prepare(lanes, has_alive)
-    call = (lambda token, *arrays: (_TOKEN, *run(*arrays))) if has_token else run
+    run = target.prepare(parcel)
+    beside = int(has_token and not parcel.has_token)  # a token that is among the arrays is not sent twice
+    call = (lambda *arrays: (_TOKEN, *run(*arrays[beside:]))) if has_token else run
+    sent = slice(int(has_token) - beside, None)
     effect = _ordered_host_effect if ordered else None
-    return lowering.lower_to_host_call(ctx, call, operands, effect, checked=bool(results))
+    return lowering.lower_to_host_call(ctx, call, operands[sent], effect, bool(results), ctx.avals_in[sent])
 
 
 def _once_along(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,8 +17,10 @@ import jax
 import numpy as np
 from jax import lax
 
-from lox._host.delivery import Delivery, host_form, lane_splitter, pack_leaves
+from lox._host.delivery import Delivery, WholeTarget, as_arrays
+from lox._host.parcel import Parcel
 from lox._host.primitive import deliver
+from lox._jax import sharding
 from lox._logdict import logdict
 from lox._storage.stores import Aval, RingStore
 from lox._storage.words import Layout, is_key
@@ -107,11 +110,10 @@ class PerRecord:
             self.callback(logs.trim())
 
 
-def _for_callback(handle: Any, form: Form, layout: Layout, operand_tree: Any) -> bool:
+def _for_callback(handle: Any, form: Form, layout: Layout) -> bool:
     """Whether a plain callback gets nothing but four-byte numbers: the case that must take only a few microseconds."""
     return (
         isinstance(handle, PerRecord)
-        and not operand_tree.num_leaves
         and form.is_flat
         and (all(layout.packed) or len(layout.packed) == 1)
         and all(shape == () for shape in layout.shapes)
@@ -123,79 +125,132 @@ def _for_callback(handle: Any, form: Form, layout: Layout, operand_tree: Any) ->
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordTarget:
-    """Receives single records: the receiver's operands, then the leaves and steps."""
+class Part:
+    """One of the records that a call brings: its leaves and steps.
+
+    Attributes:
+      size: how many leaves it has.
+      masked: the first of them says whether there is a record at all.
+    """
 
     handle: Callable[[Delivery], None]
     form: Form
-    layout: Layout
-    operand_tree: Any
+    size: int
+    masked: bool
 
-    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
-        if not lanes and not has_alive and _for_callback(self.handle, self.form, self.layout, self.operand_tree):
-            return self._prepare_simple()
-        num_operands = self.operand_tree.num_leaves
-        split = lane_splitter(lanes, has_alive)
+    def hand_on(self, lanes: tuple[int, ...], alive: np.ndarray, operands: Any, leaves: Sequence[np.ndarray]) -> None:
+        if self.masked:
+            alive, leaves = alive & leaves[0], leaves[1:]
+            if not alive.any():
+                return
+        self.handle(Delivery(lanes, alive, operands, self.form.record(leaves)))
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordsTarget:
+    """Receives single records of several marks: the receiver's operands, then the leaves of one part after the other."""
+
+    tree: Any  # of the operands
+    records: tuple[Part, ...]
+
+    def _places(self) -> list[tuple[Part, int, int]]:
+        """Where the leaves of each part begin and end."""
+        ends = list(itertools.accumulate((part.size for part in self.records), initial=self.tree.num_leaves))
+        return list(zip(self.records, ends, ends[1:], strict=False))
+
+    def parts(self, number: int) -> list[tuple[Any, Sequence[int]]]:
+        del number
+        shared = range(self.tree.num_leaves)
+        return [(RecordsTarget(self.tree, (part,)), [*shared, *range(a, b)]) for part, a, b in self._places()]
+
+    def prepare(self, parcel: Parcel) -> Callable[..., tuple[()]]:
+        simple = self._prepare_simple(parcel)
+        if simple is not None:
+            return simple
+        lanes, take_apart, places = parcel.lanes, parcel.opener(), self._places()
+        unflatten, num_operands = self.tree.unflatten, self.tree.num_leaves
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, rest = split(arrays)
-            leaves = self.layout.unpack_numpy(rest)
-            operands = self.operand_tree.unflatten(leaves[:num_operands])
-            self.handle(Delivery(lanes, alive, operands, self.form.record(leaves[num_operands:])))
+            alive, leaves = take_apart(arrays)
+            operands = unflatten(leaves[:num_operands])
+            for part, start, end in places:
+                part.hand_on(lanes, alive, operands, leaves[start:end])
             return ()
 
         return run
 
-    def _prepare_simple(self) -> Callable[..., tuple[()]]:
-        names, axes, dtypes = self.form.names, self.form.axes, [np.dtype(dtype) for dtype in self.layout.dtypes]
-        number = len(names)
-        one_dtype = dtypes[0] if len(set(dtypes[:number])) == 1 else None
-        callback, counts = self.handle.callback, dict.fromkeys(names, 1)  # type: ignore[attr-defined]
-        nothing: frozenset[str] = frozenset()
-        new, update = logdict.__new__, dict.update
+    def _prepare_simple(self, parcel: Parcel) -> Callable[..., tuple[()]] | None:
+        layout = parcel.layout
+        if parcel.lanes or parcel.has_alive or parcel.has_token or self.tree.num_leaves:
+            return None
+        if not all(not part.masked and _for_callback(part.handle, part.form, layout) for part in self.records):
+            return None
+        first, *others = [
+            (_simple_record(part, [np.dtype(dtype) for dtype in layout.dtypes[start:end]]), start, end)
+            for part, start, end in self._places()
+        ]
+        if others:
 
-        def run(words: Any) -> tuple[()]:
-            if one_dtype is not None:
-                values: Any = words.view(one_dtype)
-            else:
-                values = [words[i].view(dtype) for i, dtype in enumerate(dtypes[:number])]
-            logs = new(logdict)
-            update(logs, zip(names, values))  # noqa: B905 (the steps follow the values)
-            logs._steps = {}
-            for i, axis in enumerate(axes, number):
-                logs._steps[axis] = dict.fromkeys(names, words[i].view(dtypes[i]))
-            logs._counts, logs._stacked, logs._bounds = counts.copy(), nothing, {}
-            callback(logs)
-            return ()
+            def run(words: Any) -> tuple[()]:
+                for hand_on, start, end in (first, *others):
+                    hand_on(words[start:end])
+                return ()
 
-        # A single number is not packed.
-        return run if all(self.layout.packed) else lambda value: run(value.reshape(1))
+            return run
+        # A single number is not packed: it comes as it is.
+        return first[0] if all(layout.packed) else lambda value: first[0](value.reshape(1))
+
+
+def _simple_record(part: Part, dtypes: list[np.dtype[Any]]) -> Callable[[Any], tuple[()]]:
+    """A function of the words of a record."""
+    names, axes = part.form.names, part.form.axes
+    number = len(names)
+    one_dtype = dtypes[0] if len(set(dtypes[:number])) == 1 else None
+    callback, counts = part.handle.callback, dict.fromkeys(names, 1)  # type: ignore[attr-defined]
+    nothing: frozenset[str] = frozenset()
+    new, update = logdict.__new__, dict.update
+
+    def run(words: Any) -> tuple[()]:
+        if one_dtype is not None:
+            values: Any = words.view(one_dtype)
+        else:
+            values = [words[i].view(dtype) for i, dtype in enumerate(dtypes[:number])]
+        logs = new(logdict)
+        update(logs, zip(names, values))  # noqa: B905 (the steps follow the values)
+        logs._steps = {}
+        for i, axis in enumerate(axes, number):
+            logs._steps[axis] = dict.fromkeys(names, words[i].view(dtypes[i]))
+        logs._counts, logs._stacked, logs._bounds = counts.copy(), nothing, {}
+        callback(logs)
+        return ()
+
+    return run
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsTarget:
+class RowsTarget(WholeTarget):
     """Receives a buffer: the receiver's operands, how many rows are used (unless it is full), then the rows."""
 
     handle: Callable[[Delivery], None]
     form: Form
     ring: RingStore
-    layout: Layout  # of the operands and the count
-    operand_tree: Any
+    tree: Any  # of the operands
     full: bool
 
-    def prepare(self, lanes: tuple[int, ...], has_alive: bool) -> Callable[..., tuple[()]]:
-        if not lanes and not has_alive and _for_callback(self.handle, self.form, self.ring.layout, self.operand_tree):
+    def prepare(self, parcel: Parcel) -> Callable[..., tuple[()]]:
+        lanes, layout = parcel.lanes, self.ring.layout
+        alone = not (lanes or parcel.has_alive or self.tree.num_leaves or any(parcel.layout.packed))
+        if alone and _for_callback(self.handle, self.form, layout):
             return self._prepare_simple()
-        num_buffers = self.ring.layout.num_arrays
-        split = lane_splitter(lanes, has_alive)
+        take_apart, num_operands = parcel.opener(), self.tree.num_leaves
+        used = (slice(None),) * len(lanes) + (slice(self.ring.rows),)
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, rest = split(arrays)
-            operands = self.layout.unpack_numpy(rest[:-num_buffers])
-            count = self.ring.rows if self.full else operands.pop()
-            rows = [buffer[(slice(None),) * len(lanes) + (slice(self.ring.rows),)] for buffer in rest[-num_buffers:]]
-            logs = self.form.rows(self.ring.layout.unpack_numpy(rows), count, len(lanes))
-            self.handle(Delivery(lanes, alive, self.operand_tree.unflatten(operands), logs))
+            alive, leaves = take_apart(arrays)
+            operands, leaves = leaves[:num_operands], leaves[num_operands:]
+            count = self.ring.rows if self.full else leaves.pop(0)
+            logs = self.form.rows(layout.unpack_numpy([buffer[used] for buffer in leaves]), count, len(lanes))
+            self.handle(Delivery(lanes, alive, self.tree.unflatten(operands), logs))
             return ()
 
         return run
@@ -226,34 +281,79 @@ class RowsTarget:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stream:
-    """Delivers the records of one mark to a handle, with the operands of its receiver."""
+class Line:
+    """The way from a place in a program to the host: what every call from there has in common.
 
-    handle: Callable[[Delivery], None]
+    Attributes:
+      operands: those of the receiver, sent along each time.
+      alive: whether the program really is there.
+    """
+
     operands: Any
-    form: Form
     alive: Alive
     ordered: bool
 
-    def send_one(self, leaves: Sequence[Array], due: Array | None, token: Array | None) -> Array | None:
-        """Send a record; returns the next token."""
-        operands, tree = jax.tree.flatten(self.operands)
-        arrays, layout = pack_leaves([*operands, *leaves], len(operands))
-        after = self._deliver(RecordTarget(self.handle, self.form, layout, tree), arrays, due, token)
-        return after[0] if after else None
-
-    def send_rows(self, ring: RingStore, count: Array | None, buffers: Sequence[Array], due: Array) -> None:
-        """Send a buffer with ``count`` rows in use, or None if all are."""
-        operands, tree = jax.tree.flatten(self.operands)
-        arrays, layout = pack_leaves([*operands, *([] if count is None else [count])], len(operands))
-        target = RowsTarget(self.handle, self.form, ring, layout, tree, full=count is None)
-        self._deliver(target, [*arrays, *map(host_form, buffers)], due)
-
-    def _deliver(
-        self, target: Any, arrays: Sequence[Array], due: Array | None, token: Array | None = None
+    def deliver(
+        self, make: Callable[[Any], Any], leaves: Sequence[Any], due: Array | None, token: Array | None = None
     ) -> list[Array]:
-        alive = self.alive if due is None else due if self.alive is True else self.alive & due
-        return deliver(target, arrays, token=token, alive=alive, masked=due is not None, ordered=self.ordered)
+        """``make`` takes the tree of the operands and returns the target."""
+        operands, tree = jax.tree.flatten(self.operands)
+        return deliver(
+            make(tree),
+            as_arrays([*operands, *leaves]),
+            constants=len(operands),
+            token=token,
+            alive=self.alive if due is None else due if self.alive is True else self.alive & due,
+            masked=due is not None,
+            ordered=self.ordered,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """A record that waits for those that are certain to follow, so that one call brings them all.
+
+    Attributes:
+      leaves: those of the values, then the steps.
+      due: whether there is a record at all; None: yes.
+    """
+
+    handle: Callable[[Delivery], None]
+    form: Form
+    leaves: Sequence[Array]
+    due: Array | None
+
+
+def send_records(line: Line, records: Sequence[Waiting], token: Array | None) -> Array | None:
+    """Send records in one call; returns the next token. There is no call if none of them is due."""
+    conditions = [record.due for record in records if record.due is not None]
+    due = functools.reduce(lax.bitwise_or, conditions) if len(conditions) == len(records) else None
+    leaves: list[Array] = []
+    parts = []
+    for record in records:
+        # Of one record, the call itself says that it is due.
+        masked = [record.due] if record.due is not None and len(records) > 1 else []
+        leaves += [*masked, *record.leaves]
+        parts.append(Part(record.handle, record.form, len(masked) + len(record.leaves), bool(masked)))
+    after = line.deliver(lambda tree: RecordsTarget(tree, tuple(parts)), leaves, due, token)
+    return after[0] if after else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """Delivers buffers of records of one mark to a handle."""
+
+    handle: Callable[[Delivery], None]
+    form: Form
+    line: Line
+
+    def send_rows(self, ring: RingStore, count: Array | None, buffers: Sequence[Array], due: Array | None) -> None:
+        """Send a buffer with ``count`` rows in use; None: all. ``due``: whether to send it at all; None: yes."""
+
+        def target(tree: Any) -> RowsTarget:
+            return RowsTarget(self.handle, self.form, ring, tree, full=count is None)
+
+        self.line.deliver(target, [*([] if count is None else [count]), *buffers], due)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,12 +373,21 @@ class BatchStore:
     def init(self) -> Any:
         return self._ring.init()
 
-    def add(self, state: Any, leaves: Sequence[Array], due: Array | None, stream: Stream) -> Any:
+    def add(self, state: Any, leaves: Sequence[Array], due: Array | None) -> Any:
         number = len(self.leaves)
-        count, buffers = self._ring.add(state, leaves[:number], leaves[number:], due)
+        return self._ring.add(state, leaves[:number], leaves[number:], due)
+
+    def send_if_full(self, state: Any, stream: Stream) -> Any:
+        count, buffers = state
         full = count == self.rows
         stream.send_rows(self._ring, None, buffers, full)
         return lax.select(full, np.int32(0), count), buffers
+
+    def send_full(self, state: Any, stream: Stream) -> Any:
+        """Send a buffer that is known to be full."""
+        count, buffers = state
+        stream.send_rows(self._ring, None, buffers, None)
+        return sharding.vary_like(lax.full_like(count, 0), count), buffers
 
     def flush(self, state: Any, stream: Stream) -> None:
         """Send what is left."""

@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from lox._inside import ticks
-from lox._inside.chunks import merge, split
 from lox._inside.effort import Effort
 from lox._inside.explorer import Explorer, Visit, check_traceable
 from lox._inside.regions import Node, Region
 from lox._inside.ticks import Clock, FollowedLoop, Listener
 from lox._interpret import program
 from lox._interpret.arguments import take_self
+from lox._interpret.chunks import scan_in_chunks
 from lox._interpret.collect import Context, Frame
 from lox._jax import compat, hi_primitives, sharding
 from lox._types import Array
@@ -135,7 +135,7 @@ class Follower(Explorer):
         params = eqn.params
         num_consts, num_carry = compat.scan_arities(params)
         consts, init, xs = invals[:num_consts], invals[num_consts:][:num_carry], invals[num_consts + num_carry :]
-        reverse, rest = params["reverse"], params["length"] % size
+        length, reverse = params["length"], params["reverse"]
         wanted = frame.env
 
         def scan(carried: list[Array], xs: list[Array], length: int, inside: Array) -> Any:
@@ -150,15 +150,14 @@ class Follower(Explorer):
             carried, ys = scan(carry[0], xs, size, inside)
             return (carried, clock.after(size)), ys
 
-        whole, left = _parted(xs, rest, reverse)
-        number = params["length"] // size
-        chunks = [split(x, size) for x in whole]
-        carry, ys = hi_primitives.scan(chunk, (init, ticks.start()), chunks, length=number, reverse=reverse)
-        (carried, clock), ys = carry, list(map(merge, ys))
-        if rest:
-            carried, last = scan(carried, left, rest, jnp.bool_(False))
-            ys = [jnp.concatenate([b, a] if reverse else [a, b]) for a, b in zip(ys, last, strict=True)]
-        return [*carried, *ys], clock.after(rest)
+        def last(carry: Any, xs: list[Array]) -> Any:
+            carried, ys = scan(carry[0], xs, length % size, jnp.bool_(False))
+            return (carried, carry[1].after(length % size)), ys
+
+        (carried, clock), ys = scan_in_chunks(
+            chunk, last, (init, ticks.start()), xs, length=length, size=size, reverse=reverse
+        )
+        return [*carried, *ys], clock
 
     def _while_of_whiles(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Any:
         params = eqn.params
@@ -205,14 +204,3 @@ def _has_plain_condition(eqn: Any) -> bool:
     """Whether the condition of a while loop is the same for all lanes and may be computed twice."""
     cond, _ = compat.open_jaxpr(eqn.params["cond_jaxpr"])
     return not cond.effects and not cond.outvars[0].aval.shape and not sharding.manual_axes_here()
-
-
-def _parted(xs: list[Array], rest: int, reverse: bool) -> tuple[list[Array], list[Array]]:
-    """The inputs of a scan in two parts: those of the last ``rest`` iterations to run come second."""
-    if not rest:
-        return xs, []
-    return (
-        ([x[rest:] for x in xs], [x[:rest] for x in xs])
-        if reverse
-        else ([x[:-rest] for x in xs], [x[-rest:] for x in xs])
-    )

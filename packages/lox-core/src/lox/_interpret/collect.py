@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from lox._interpret import answers, lanes, table
+from lox._interpret.pacing import Pace
 from lox._interpret.survey import Survey
 from lox._jax import compat
 from lox._marks.mark import Record, marking, marks_are_wanted
@@ -44,6 +45,7 @@ class Context:
       mesh: names and sizes of the mesh axes of the surrounding shard_maps.
       devices: their mesh, if its devices are known while tracing.
       certain: the keys that every device records equally often in these shard_maps; None outside them.
+      later: the stores that a surrounding loop sends between its chunks.
       place: where this is in the program, for collectors that have a map of it (``lox._inside``).
     """
 
@@ -54,6 +56,7 @@ class Context:
     mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
     devices: Any = dataclasses.field(default=None, metadata={"static": True})
     certain: frozenset[str] | None = dataclasses.field(default=None, metadata={"static": True})
+    later: frozenset[int] = dataclasses.field(default=frozenset(), metadata={"static": True})
     place: Any = dataclasses.field(default=None, metadata={"static": True})
 
 
@@ -62,6 +65,8 @@ class Frame:
 
     Attributes:
       rows: records that are not yet in a store.
+      waiting: records that are not yet sent.
+      goes_on: whether another record of the same host call follows.
       own: for variables that depend on other lanes of a ``vmap``, what a lane would have by itself (``answers``).
       nested: False in the outermost body, where gradients are stopped by the caller.
       visit: what a collector with a map keeps while it evaluates this body.
@@ -72,17 +77,21 @@ class Frame:
         self.state = dict(context.state)
         self.alive, self.lanes, self.env = context.alive, context.lanes, context.env
         self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
-        self.place = context.place
+        self.later, self.place = context.later, context.place
         self.visit: Any = None
         self.index: Array | None = None
         self.rows = Rows()
+        self.waiting: list[Any] = []
+        self.goes_on = False
         self.own: dict[Any, Array] = {}
         self.nested = nested
 
     def context(self, numbers: frozenset[int], **changes: Any) -> Context:
         """What an inner body is entered with: this context, with these stores."""
         state = {number: self.state[number] for number in sorted(numbers)}
-        here = Context(state, self.alive, self.lanes, self.env, self.mesh, self.devices, self.certain, self.place)
+        here = Context(
+            state, self.alive, self.lanes, self.env, self.mesh, self.devices, self.certain, self.later, self.place
+        )
         return dataclasses.replace(here, **changes)
 
 
@@ -125,6 +134,13 @@ class Collector:
           folds: whether it is a body at whose end rows are put into stores.
         """
         return frozenset()
+
+    def pace(self, eqn: Any) -> Pace | None:
+        """For a scan: in which chunks it is taken; None: as a whole."""
+        return None
+
+    def after_chunk(self, frame: Frame, numbers: frozenset[int]) -> None:
+        """A chunk of a scan has ended, and these stores are full."""
 
     def rule_context(self) -> Any:
         """The context in which derivative rules are traced."""

@@ -228,7 +228,7 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, pa
         store, bounded, capacity = ReduceStore(kind, leaves, steps, options.interval or 1, packing.folds), False, None
     else:
         rows, capacity = kind
-        store = RingStore(rows, leaves, steps, options.interval or 1, packing.rows)
+        store = RingStore(rows, leaves, steps, options.interval or 1, packing.rows, packing.mixed)
         bounded = any(plan.usage.records is None or plan.usage.masked for plan in plans)
     return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh, plans[0].lanes)
 

@@ -16,6 +16,8 @@ from lox._interpret.lanes import Lanes
 from lox._jax import compat, hi_primitives, sharding
 from lox._marks.mark import Mark, Record
 from lox._marks.primitives import LogEffect, log_p
+from lox._storage.packing import MAX_PACKED_ELEMENTS
+from lox._storage.words import is_small
 
 # These are made for every mark of a program, and named tuples are faster to make than dataclasses.
 
@@ -108,6 +110,8 @@ class Survey:
         self._marked: dict[int, tuple[Any, bool]] = {}
         self._holding: dict[int, tuple[Any, bool]] = {}
         self._calls: dict[int, tuple[Any, int]] = {}
+        self._waiting: dict[int, Any] = {}
+        self._looping: dict[int, tuple[Any, bool]] = {}
         self._selected: dict[int, tuple[Mark, tuple[str, ...]]] = {}
 
     def __call__(self, jaxpr: Any) -> Summary:
@@ -158,22 +162,61 @@ class Survey:
                 found[key] = Usage((use,), 1, False, mark.masked, None, frozenset([place]))
         return found
 
+    # --- host calls: records that are certain to be made together leave the device together ------------------------
+
     def calls(self, jaxpr: Any) -> int:
-        """How often selected marks appear in the compiled program: those of a function, once for each call of it."""
+        """How many host calls the compiled program has if each brings as many records as it can. Those of a function count once
+        for each call of it."""
         body, _ = compat.open_jaxpr(jaxpr)
         if id(body) not in self._calls:
-            self._calls[id(body)] = (body, sum(map(self._calls_of, body.eqns)))
+            self._calls[id(body)] = (body, self._count_calls(body))
         return self._calls[id(body)][1]
 
-    def _calls_of(self, eqn: Any) -> int:
-        if eqn.primitive is log_p:
-            return int(bool(self.selected(eqn.params["mark"])))
+    def waits(self, eqn: Any) -> bool:
+        """Whether a mark, of a jaxpr whose calls were counted, is followed by another one of the same call."""
+        return id(eqn) in self._waiting
+
+    def _count_calls(self, body: Any) -> int:
+        """Marks of one body are one call, unless there is a loop between them: what was logged before a loop must not wait
+        for its end."""
+        total, last, size = 0, None, 0
+        for eqn in body.eqns:
+            if eqn.primitive is log_p:
+                if not self.selected(eqn.params["mark"]):
+                    continue
+                size += len(eqn.invars)
+                if last is not None and _fits(last, eqn) and size <= _MOST_LEAVES:
+                    self._waiting[id(last)] = last
+                else:
+                    total, size = total + 1, len(eqn.invars)
+                last = eqn
+            elif self.has_marks(eqn) or self._holds_loop(eqn):
+                total, last = total + self._calls_in(eqn), None
+        return total
+
+    def _calls_in(self, eqn: Any) -> int:
         if not self.has_marks(eqn):
             return 0
         # The body of an unrolled scan appears several times.
         copies = int(eqn.params.get("unroll", 1))
-        inside = [self.calls(jaxpr) for jaxpr in compat.all_jaxprs_in_params(eqn.params)]
-        return copies * sum(inside or [1])  # an object that is traced late has marks but no jaxpr yet
+        jaxprs = list(compat.all_jaxprs_in_params(eqn.params))
+        inside = (
+            sum(map(self.calls, jaxprs)) if jaxprs else 1
+        )  # marks of an object that is traced late are in none of them
+        if hi_primitives.name_of(eqn).lower().startswith("custom"):
+            # A rule can run instead of the function, and send its records one by one.
+            uses = [use for jaxpr in jaxprs for usage in self(jaxpr).usages.values() for use in usage.uses]
+            inside = max(inside, len({use.mark for use in uses}))
+        return copies * inside
+
+    def _holds_loop(self, eqn: Any) -> bool:
+        return eqn.primitive.name in ("scan", "while") or any(map(self._loops, compat.all_jaxprs_in_params(eqn.params)))
+
+    def _loops(self, jaxpr: Any) -> bool:
+        body, _ = compat.open_jaxpr(jaxpr)
+        if id(body) not in self._looping:
+            self._looping[id(body)] = (body, any(map(self._holds_loop, body.eqns)))
+        return self._looping[id(body)][1]
 
     def has_marks(self, eqn: Any) -> bool:
         """Whether there are marks inside an equation."""
@@ -195,6 +238,16 @@ class Survey:
         if id(body) not in self._marked:
             self._marked[id(body)] = (body, any(map(self.concerns, body.eqns)))
         return self._marked[id(body)][1]
+
+
+# A call brings up to so many leaves: more would be slow to pack.
+_MOST_LEAVES = 64
+
+
+def _fits(first: Any, second: Any) -> bool:
+    """Whether two marks can be one call. Large values are sent at once: they would take up memory until then."""
+    small = all(is_small(var.aval.shape, MAX_PACKED_ELEMENTS) for eqn in (first, second) for var in eqn.invars)
+    return small and first.ctx == second.ctx
 
 
 def _with_multiplicity(usages: Usages, marks: Counter[Any]) -> Usages:

@@ -21,9 +21,15 @@ lower_fun = mlir.lower_fun
 
 
 def lower_to_host_call(
-    ctx: Any, call: Callable[..., Any], operands: Sequence[Any], ordered: Effect | None, checked: bool
+    ctx: Any,
+    call: Callable[..., Any],
+    operands: Sequence[Any],
+    ordered: Effect | None,
+    checked: bool,
+    types: Sequence[Any] | None = None,
 ) -> Any:
-    """Call ``call(*numpy_arrays) -> tuple of arrays`` on the host while the compiled program runs.
+    """Call ``call(*numpy_arrays) -> tuple of arrays`` on the host while the compiled program runs. ``types`` are those of the
+    operands, where not all that came in are sent.
 
     JAX checks the results each time, which is a fifth of the cost of a call. ``checked=False`` skips that.
     """
@@ -33,7 +39,7 @@ def lower_to_host_call(
         call,
         token,
         list(operands),
-        ctx.avals_in,
+        list(ctx.avals_in if types is None else types),
         ctx.avals_out,
         has_side_effect=True,
         returns_token=ordered is not None,  # on a TPU, the core waits for the host to send it
@@ -73,3 +79,13 @@ def automatic_axes(ctx: Any) -> tuple[str, ...]:
 
 def current_device_count(ctx: Any) -> int:
     return int(getattr(ctx.module_context.axis_context, "num_devices", 1) or 1)
+
+
+def platform(ctx: Any) -> str:
+    """The platform that a program is lowered for; of several, the first."""
+    return str((ctx.platforms or ctx.module_context.platforms)[0])
+
+
+def may_split_values(ctx: Any) -> bool:
+    """Whether the compiler may have split values between devices."""
+    return current_device_count(ctx) > 1 or bool(automatic_axes(ctx))

@@ -1,7 +1,8 @@
-"""How much travels packed as words, on which platform, and why.
+"""How much travels packed as words, on which platform, and why; and what else depends on the platform.
 
 A program is traced before it is certain where it will run. lox looks, in this order, at the mesh of the arguments, the mesh that
 is set (``jax.set_mesh``), and the default device. If the guess is wrong, results are the same and only the cost differs.
+Operands of host calls are packed where the program is lowered, and there it is certain.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ class Packing:
       rows: for what a loop returns in each iteration, and for the rings that it carries.
       folds: for what reducers fold: leaves of one dtype become one vector.
       host: for the operands of a host call.
+      beside: whether a host call sends what is not part of the record (the run, which lanes are alive, the token that keeps calls
+        in order) in operands of their own.
       fused: a loop body of scalar code returns up to this many leaves unpacked.
+      asks: whether a tap asks in each iteration if its buffer is full. If not, it cuts loops into chunks where it can.
+      mixed: whether narrow and wide leaves are packed together, in words as wide as the widest.
       turned: whether all rows are transposed into columns before they are unpacked, which copies them.
     """
 
@@ -32,7 +37,10 @@ class Packing:
     folds: int = MAX_PACKED_ELEMENTS
     host: int = MAX_PACKED_ELEMENTS
     fused: int = 0
+    asks: bool = False
+    mixed: bool = False
     turned: bool = False
+    beside: bool = False
 
     def where_values_may_be_split(self) -> Packing:
         """Packs only scalars: the compiler may have split larger values between devices, and packing would gather the parts."""
@@ -40,23 +48,29 @@ class Packing:
         return dataclasses.replace(self, **few)
 
 
-NO_PACKING = Packing(0, 0, 0)
+NO_PACKING = Packing(0, 0, 0, asks=True)
 
 _PACKING = {
     # XLA's CPU compiler makes a kernel for each output of a loop body: 8 unpacked scalars take four times as long. A body
-    # of scalar code is one kernel, which writes a few outputs as cheaply as one. Unpacking is faster from columns.
-    "cpu": Packing(fused=12, turned=True),
+    # of scalar code is one kernel, which writes a few outputs as cheaply as one. Unpacking is faster from columns. One more
+    # operand of a host call costs less than packing it for each call.
+    "cpu": Packing(fused=12, asks=True, mixed=True, turned=True, beside=True),
     # A fusion writes any number of outputs at no cost, and a row of more than 16 words is padded to 128: packed, 64
-    # scalars take three times as long.
-    "tpu": Packing(rows=0, folds=0),
+    # scalars take three times as long. Each operand of a host call is a transfer.
+    "tpu": Packing(rows=0, folds=0, asks=True),
 }
-# GPUs: each output is a kernel, even in scalar code.
+# GPUs: each output is a kernel, even in scalar code. Narrow values in wide words take up memory. A condition in a loop makes
+# the device wait for the host, whatever it decides.
 _ELSEWHERE = Packing()
 
 
 def packing_for(arrays: Iterable[Any]) -> Packing:
     """The packing for the platform that a program with these arguments, or types of arguments, will run on."""
     mesh = sharding.mesh_of(arrays)
-    platform = sharding.platform_of(mesh)
+    return packing_on(sharding.platform_of(mesh), sharding.device_count(mesh) > 1)
+
+
+def packing_on(platform: str, may_be_split: bool) -> Packing:
+    """For a program that is for this platform, where values may be split between devices or not."""
     packing = _PACKING.get(platform, _ELSEWHERE)
-    return packing.where_values_may_be_split() if sharding.device_count(mesh) > 1 else packing
+    return packing.where_values_may_be_split() if may_be_split else packing

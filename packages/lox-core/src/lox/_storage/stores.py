@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from lox._jax import compat, sharding
-from lox._reduce import Reducer, Reduction
+from lox._reduce import Reducer, Reduction, share_counts, with_counts
 from lox._storage import counts
 from lox._storage.packing import MAX_PACKED_ELEMENTS
 from lox._storage.words import Layout, is_small
@@ -127,11 +127,12 @@ class ReduceStore:
             for _, reducer in self.reduction.reducers
         ]
         # The counter counts all records, those that an interval skips included.
-        return jnp.zeros((), jnp.int32), folds, [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
+        steps = [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
+        return jnp.zeros((), jnp.int32), share_counts(folds), steps
 
     @_in_their_mode
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
-        seen, folds, last_steps = state
+        seen, folds, last_steps = state[0], with_counts(state[1]), state[2]
         leaves = [_cast(leaf, aval) for leaf, aval in zip(leaves, self.leaves, strict=True)]
         steps = [_cast(step, aval) for step, aval in zip(steps, self.steps, strict=True)]
         new_folds = [
@@ -144,12 +145,13 @@ class ReduceStore:
         if self.reduction.keeps_first_step:
             steps = select(seen == 0, steps, last_steps)
         due = counts.is_due(seen, self.every, keep)
-        folds, last_steps = select(due, (new_folds, steps), (folds, last_steps))
+        new, old = (share_counts(new_folds), steps), (share_counts(folds), last_steps)
+        folds, last_steps = select(due, new, old)
         return counts.one_more(seen, keep, counts.period(self.every)), folds, last_steps
 
     @_in_their_mode
     def finish(self, state: Any) -> Finished:
-        seen, folds, steps = state
+        seen, folds, steps = state[0], with_counts(state[1]), state[2]
         by_reducer = [
             self._unpack([reducer.finish(fold) for fold in fold_list], self._packs(reducer))
             for (_, reducer), fold_list in zip(self.reduction.reducers, folds, strict=True)
@@ -180,10 +182,11 @@ class RingStore:
     steps: tuple[Aval, ...]
     every: int = 1
     packed: int = MAX_PACKED_ELEMENTS
+    mixed: bool = True
 
     @functools.cached_property
     def layout(self) -> Layout:
-        return Layout.of([*self.leaves, *self.steps], self.packed)
+        return Layout.of([*self.leaves, *self.steps], self.packed, mixed=self.mixed)
 
     @property
     def period(self) -> int:

@@ -51,6 +51,13 @@ def can_be_packed(dtype: Any) -> bool:
     return dtype.itemsize in (2, 4, 8) or (dtype.itemsize == 1 and dtype.kind in "biu")
 
 
+def _of_one_width(packable: list[bool], dtypes: Sequence[Any]) -> list[bool]:
+    """Those that need words of the width that most of them need."""
+    widths = [min(np.dtype(dtype).itemsize, 4) if able else 0 for able, dtype in zip(packable, dtypes, strict=True)]
+    usual = max((1, 2, 4), key=widths.count)
+    return [width == usual for width in widths]
+
+
 _WORDS: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32)}
 
 
@@ -65,9 +72,22 @@ class Layout:
     turned: bool = True  # whether all rows are transposed into columns before they are unpacked on the device
 
     @classmethod
-    def of(cls, leaves: Sequence[Any], limit: int, apart: Collection[int] = (), turned: bool = True) -> Layout:
+    def of(
+        cls,
+        leaves: Sequence[Any],
+        limit: int,
+        apart: Collection[int] = (),
+        turned: bool = True,
+        impls: tuple[str | None, ...] | None = None,
+        mixed: bool = True,
+    ) -> Layout:
         """Leaves of up to ``limit`` elements are packed, except those whose id is in ``apart`` and those that are split between
-        devices, which packing would gather."""
+        devices, which packing would gather.
+
+        Args:
+          impls: which leaves are the words of PRNG keys.
+          mixed: whether narrow leaves are packed with wide ones, in words that are too wide for them.
+        """
         shapes = tuple(tuple(np.shape(leaf)) for leaf in leaves)
         dtypes = tuple(leaf.dtype for leaf in leaves)
         packable = [
@@ -78,9 +98,11 @@ class Layout:
             and not sharding.is_split(leaf)
             for leaf, shape, dtype in zip(leaves, shapes, dtypes, strict=True)
         ]
+        if not mixed:
+            packable = _of_one_width(packable, dtypes)
         if sum(packable) < 2:
             packable = [False] * len(packable)
-        return cls(shapes, dtypes, tuple(packable), tuple(map(key_impl, leaves)), turned)
+        return cls(shapes, dtypes, tuple(packable), impls or tuple(map(key_impl, leaves)), turned)
 
     @property
     def num_arrays(self) -> int:
@@ -104,9 +126,13 @@ class Layout:
 
     def pack(self, leaves: Sequence[Any]) -> list[Any]:
         """``[words, *unpacked leaves]``, or just the leaves if nothing is packed."""
-        small = [_to_words(leaf, self._word) for leaf, packed in zip(leaves, self.packed, strict=True) if packed]
+        small = [leaf for leaf, packed in zip(leaves, self.packed, strict=True) if packed]
         large = [leaf for leaf, packed in zip(leaves, self.packed, strict=True) if not packed]
-        return [_join_words(small), *large] if small else large
+        return [self.pack_words(small), *large] if small else large
+
+    def pack_words(self, small: Sequence[Any]) -> Any:
+        """The word vector of the leaves that are packed."""
+        return _join_words([_to_words(leaf, self._word) for leaf in small])
 
     def unpack(self, arrays: Sequence[Any]) -> list[Any]:
         """The inverse of ``pack``; leading axes (records) are kept."""

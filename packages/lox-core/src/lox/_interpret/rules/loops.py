@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from lox._interpret import answers, lanes
+from lox._interpret.chunks import scan_in_chunks
 from lox._interpret.collect import Collector, Frame
+from lox._interpret.pacing import Pace
 from lox._interpret.survey import Survey, Usages, in_lanes, in_sequence
 from lox._jax import compat, hi_primitives, sharding
 from lox._storage.words import Layout
@@ -32,9 +34,12 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
     index = scanned_index(collector, length)
 
+    pace = None if any(map(sharding.is_split, invals)) else collector.pace(eqn)
+    later = frame.later if pace is None else frame.later | pace.stores
+
     def body(carry: Any, inputs: Any) -> Any:
         (carried, state), (x, place) = carry, inputs
-        inner = Frame(frame.context(numbers, state=state))
+        inner = Frame(frame.context(numbers, state=state, later=later))
         inner.index = place
         outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
         rows = inner.rows.stack()
@@ -43,23 +48,41 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         # Not packed: inputs that are also outputs, such as the step, which JAX passes on at no cost; and what loops inside
         # returned, which is packed already.
         apart = {*map(id, x), id(place), *rows.of_inner_loops()}
-        layout = Layout.of(arrays, limit, apart, collector.packing.turned)
+        layout = Layout.of(arrays, limit, apart, collector.packing.turned, mixed=collector.packing.mixed)
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 
-    (carried, state), (ys, packed) = hi_primitives.scan(
-        body,
-        (init, frame.context(numbers).state),
-        (xs, index),
+    def scan(carry: Any, inputs: Any, length: Any) -> Any:
         # JAX takes only numbers as a length, and with `jax.export` it need not be one.
-        length=None if xs or index is not None else length,
-        reverse=reverse,
-        unroll=params["unroll"],
-    )
+        given = None if xs or index is not None else length
+        return hi_primitives.scan(body, carry, inputs, length=given, reverse=reverse, unroll=params["unroll"])
+
+    start = (init, frame.context(numbers).state)
+    if pace is None or pace.size > length:
+        (carried, state), (ys, packed) = scan(start, (xs, index), length)
+    else:
+        (carried, state), (ys, packed) = _scan_in_chunks(
+            collector, frame, pace, scan, start, (xs, index), length, reverse
+        )
     frame.state.update(state)
     tree, layout = structure
     frame.rows.extend(tree.unflatten(layout.packed_leaves(packed)).of_iterations(length, reverse))
     return [*carried, *ys]
+
+
+def _scan_in_chunks(
+    collector: Collector, frame: Frame, pace: Pace, scan: Any, carry: Any, xs: Any, length: int, reverse: bool
+) -> Any:
+    def chunk(carry: Any, xs: Any) -> Any:
+        (carried, state), ys = scan(carry, xs, pace.size)
+        between = Frame(frame.context(frozenset(), state=state))
+        collector.after_chunk(between, pace.stores)
+        return (carried, between.state), ys
+
+    def rest(carry: Any, xs: Any) -> Any:
+        return scan(carry, xs, length % pace.size)
+
+    return scan_in_chunks(chunk, rest, carry, xs, length=length, size=pace.size, reverse=reverse)
 
 
 def scanned_index(collector: Collector, length: Any) -> Array | None:

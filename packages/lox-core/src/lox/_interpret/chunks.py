@@ -1,18 +1,57 @@
-"""Splitting the first axis of an array into two, and merging them again, without moving the lanes of a ``vmap``.
+"""A scan as a scan of chunks: between them a bar is told how far the loop is, or records are sent.
 
-For a reshape, JAX moves the lane axis to the front. The values are the same, but a sum over them may then be computed in
-another order, and a progress bar must not change the last bit of a result.
+The body does not change. The first axis of what is scanned over is split into two, and merged again in the results, without
+moving the lanes of a ``vmap``. For a reshape, JAX moves the lane axis to the front. The values are the same, but a sum over them
+may then be computed in another order, and watching a program must not change the last bit of its result.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from lox._jax import compat, lowering
+from lox._jax import compat, hi_primitives, lowering
 from lox._types import Array
+
+
+def scan_in_chunks(
+    chunk: Callable[[Any, Any], Any],
+    rest: Callable[[Any, Any], Any],
+    carry: Any,
+    xs: Any,
+    *,
+    length: int,
+    size: int,
+    reverse: bool,
+) -> tuple[Any, Any]:
+    """What ``jax.lax.scan`` returns, with the iterations in chunks of ``size``.
+
+    Args:
+      chunk: ``(carry, xs) -> (carry, ys)``, a scan of ``size`` iterations.
+      rest: the same for the iterations that are left at the end, fewer than ``size``.
+    """
+    left = length % size
+    whole, last = _parted(xs, left, reverse)
+    split_up = jax.tree.map(lambda x: split(x, size), whole)
+    carry, ys = hi_primitives.scan(chunk, carry, split_up, length=length // size, reverse=reverse)
+    ys = jax.tree.map(merge, ys)
+    if left:
+        carry, more = rest(carry, last)
+        join = (lambda a, b: jnp.concatenate([b, a])) if reverse else (lambda a, b: jnp.concatenate([a, b]))
+        ys = jax.tree.map(join, ys, more)
+    return carry, ys
+
+
+def _parted(xs: Any, rest: int, reverse: bool) -> tuple[Any, Any]:
+    """The inputs of a scan but for the iterations that are run last, and those."""
+    if not rest:
+        return xs, None
+    if reverse:
+        return jax.tree.map(lambda x: x[rest:], xs), jax.tree.map(lambda x: x[:rest], xs)
+    return jax.tree.map(lambda x: x[:-rest], xs), jax.tree.map(lambda x: x[-rest:], xs)
 
 
 def split(array: Array, size: int) -> Array:

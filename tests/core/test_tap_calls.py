@@ -1,0 +1,359 @@
+"""How many host calls a tapped program makes, and with how many operands: records of one place leave the device together."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import lox
+from lox._host.delivery import Receiver
+from lox._storage import packing
+from tests.core.checks import tapped
+
+XS = jnp.arange(6.0)
+
+
+def host_calls(fun, *args):
+    """For each host call in the lowered program, the number of its operands."""
+    text = jax.jit(fun).lower(*args).as_text()
+    return [found.count("%") for found in re.findall(r"custom_call @xla_ffi_python_cpu_callback\(([^)]*)\)", text)]
+
+
+def conditions(fun, *args):
+    return jax.jit(fun).lower(*args).as_text().count("stablehlo.case")
+
+
+def ignore(logs):
+    del logs
+
+
+def names(received):
+    return [next(iter(logs)) for logs in received]
+
+
+def in_a_scan(*marks):
+    def f(xs):
+        def body(carry, x):
+            for mark in marks:
+                mark(x)
+            return carry + x, x
+
+        return jax.lax.scan(body, 0.0, xs)
+
+    return f
+
+
+def a(x):
+    lox.log({"a": x})
+
+
+def b(x):
+    lox.log({"b": x.astype(int), "c": {"d": x > 2, "e": jnp.stack([x, -x])}}, step=x)
+
+
+def even(x):
+    lox.log({"even": x}, where=x % 2 == 0)
+
+
+def large(x):
+    lox.log({"large": jnp.full(100, x)})
+
+
+@pytest.mark.parametrize("marks, calls", [((a, b), 1), ((a, b, a, b), 1), ((a, even), 1), ((even, a, b), 1)], ids=str)
+def test_what_one_iteration_logs_is_one_call_of_one_operand(marks, calls):
+    fun = in_a_scan(*marks)
+    assert host_calls(lox.tap(fun, ignore), XS) == [1] * calls
+    # A record that may not be there costs no condition in the program if another one certainly is.
+    assert conditions(lox.tap(fun, ignore), XS) == 0
+    expected = [mark(np.float32(0)) or mark.__name__ for mark in marks]
+    by_hand = [name for x in range(6) for name in expected if name != "even" or x % 2 == 0]
+    assert names(tapped(jax.jit(fun), XS)[1]) == by_hand
+
+
+def test_records_keep_their_values_and_steps():
+    _, received = tapped(jax.jit(in_a_scan(a, b, even)), XS[:3])
+    assert [str(logs) for logs in (received[0], received[2])] == ["{'a': 0.0}", "{'even': 0.0}"]
+    assert [(int(logs["b"]), bool(logs["c"]["d"])) for logs in received if "b" in logs] == [
+        (i, False) for i in range(3)
+    ]
+    assert [float(logs.step["b"]) for logs in received if "b" in logs] == [0.0, 1.0, 2.0]
+    assert [logs["c"]["e"].tolist() for logs in received if "c" in logs] == [[x, -x] for x in (0.0, 1.0, 2.0)]
+
+
+def test_records_that_may_all_be_missing_are_one_call_in_one_condition():
+    def odd(x):
+        lox.log({"odd": x}, where=x % 2 == 1)
+
+    def third(x):
+        lox.log({"third": x}, where=x % 3 == 0)
+
+    fun = in_a_scan(odd, third)
+    assert host_calls(lox.tap(fun, ignore), XS) == [1]
+    assert conditions(lox.tap(fun, ignore), XS) == 1
+    received = tapped(jax.jit(fun), XS)[1]
+    assert [dict(logs) for logs in received] == [{"third": 0}, {"odd": 1}, {"odd": 3}, {"third": 3}, {"odd": 5}]
+
+
+@pytest.mark.parametrize("interval", [1, 2, 4])
+def test_an_interval_of_several_marks_is_one_call(interval):
+    fun = in_a_scan(a, b)
+    assert host_calls(lox.tap(fun, ignore, interval=interval), XS) == [1]
+    received = tapped(jax.jit(fun), XS, interval=interval)[1]
+    assert names(received) == ["a", "b"] * -(-6 // interval)
+    assert [float(logs["a"]) for logs in received if "a" in logs] == XS.tolist()[::interval]
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint], ids=["jit", "checkpoint"])
+def test_a_function_that_is_called_between_makes_its_own_call(wrap):
+    fun = in_a_scan(a, wrap(b), a)
+    assert len(host_calls(lox.tap(fun, ignore), XS)) == 3
+    assert names(tapped(fun, XS)[1]) == ["a", "b", "a"] * 6
+
+
+def test_what_is_logged_before_a_loop_does_not_wait_for_its_end():
+    def f(xs):
+        lox.log({"start": xs[0]})
+        total = jax.lax.fori_loop(0, 1000, lambda i, x: jnp.sin(x), xs.sum())
+        lox.log({"end": total})
+        lox.log({"last": total})
+
+    assert len(host_calls(lox.tap(f, ignore), XS)) == 2
+    assert names(tapped(jax.jit(f), XS)[1]) == ["start", "end", "last"]
+
+
+def test_large_values_do_not_wait():
+    fun = in_a_scan(a, a, large, a)
+    assert len(host_calls(lox.tap(fun, ignore), XS)) == 3
+    assert names(tapped(jax.jit(fun), XS)[1]) == ["a", "a", "large", "a"] * 6
+
+
+def test_very_many_marks_are_a_few_calls():
+    fun = in_a_scan(*[a] * 200)
+    assert len(host_calls(lox.tap(fun, ignore), XS)) == 4
+    assert names(tapped(jax.jit(fun), XS[:2])[1]) == ["a"] * 400
+
+
+def test_branches_make_their_own_calls():
+    def either(x):
+        jax.lax.cond(x > 2, lambda: (a(x), a(-x), 0.0)[2], lambda: (b(x), 0.0)[1])
+
+    fun = in_a_scan(a, either, b)
+    assert len(host_calls(lox.tap(fun, ignore), XS)) == 4
+    received = names(tapped(jax.jit(fun), XS)[1])
+    assert received == ["a", "b", "b"] * 3 + ["a", "a", "a", "b"] * 3
+
+
+def test_lanes_keep_their_own_conditions():
+    received = [[], [], []]
+
+    def handle(delivery):
+        for lane, logs in delivery.split():
+            received[lane].append(dict(logs))
+
+    def one(lane, xs):
+        return lox.tap(in_a_scan(a, even), Receiver(handle, lane))(xs)
+
+    jax.jit(jax.vmap(one))(jnp.arange(3), jnp.arange(6.0).reshape(3, 2))
+    jax.effects_barrier()
+    assert received[0] == [{"a": 0}, {"even": 0}, {"a": 1}]
+    assert received[1] == [{"a": 2}, {"even": 2}, {"a": 3}]
+    assert received[2] == [{"a": 4}, {"even": 4}, {"a": 5}]
+
+
+def test_lanes_that_have_left_a_loop_deliver_nothing():
+    def f(x):
+        def body(x):
+            lox.log({"x": x})
+            lox.log({"half": x / 2}, where=x > 4)
+            return x / 2
+
+        return jax.lax.while_loop(lambda x: x > 2, body, x)
+
+    received = {0: [], 1: [], 2: []}
+
+    def handle(delivery):
+        for lane, logs in delivery.split():
+            received[int(lane)] += logs.items()
+
+    jax.jit(jax.vmap(lambda i, x: lox.tap(f, Receiver(handle, i))(x)))(jnp.arange(3), jnp.array([1.0, 4.0, 8.0]))
+    jax.effects_barrier()
+    assert received == {0: [], 1: [("x", 4)], 2: [("x", 8), ("half", 4), ("x", 4)]}
+
+
+def test_a_rule_for_lanes_makes_its_records_in_order():
+    @jax.custom_batching.custom_vmap
+    def both(x):
+        lox.log({"first": x})
+        lox.log({"second": x})
+        return x
+
+    @both.def_vmap
+    def _(size, batched, x):
+        del size, batched
+        lox.log({"first": x})
+        lox.log({"second": x})
+        return x, True
+
+    received = []
+    jax.jit(jax.vmap(lox.tap(lambda x: jax.lax.fori_loop(0, 20, lambda i, x: both(x), x), received.append)))(XS[:2])
+    jax.effects_barrier()
+    assert names(received) == ["first", "first", "second", "second"] * 20
+
+
+def test_an_ordered_tap_is_one_call_too():
+    fun = in_a_scan(a, b)
+    assert len(host_calls(lox.tap(fun, ignore, ordered=True), XS)) == 1
+    assert names(tapped(jax.jit(fun), XS, ordered=True)[1]) == ["a", "b"] * 6
+
+
+def test_gradients_are_marked_in_the_calls_of_the_backward_pass():
+    def f(xs):
+        def body(carry, x):
+            x = lox.log_grad(x, "dx")
+            lox.log({"x": x})
+            lox.log({"carry": carry})
+            return carry + x * x, None
+
+        return jax.lax.scan(body, 0.0, xs)[0]
+
+    received = tapped(jax.jit(jax.grad(f)), XS)[1]
+    assert names(received) == ["x", "carry"] * 6 + ["dx"] * 6
+    received = []
+    jax.jit(jax.grad(lox.tap(f, received.append)))(XS)
+    jax.effects_barrier()
+    assert [name for name in names(received) if name != "dx"] == ["x", "carry"] * 6
+
+
+def test_a_transposed_call_keeps_the_records_that_are_not_transposed():
+    received = []
+
+    def f(x, scale):
+        lox.log({"x": x})
+        lox.log({"scale": scale})
+        return x * scale
+
+    (out,) = jax.jit(lambda ct: jax.linear_transpose(lambda x: lox.tap(f, received.append)(x, 3.0), 1.0)(ct))(2.0)
+    jax.effects_barrier()
+    assert out == 6.0
+    assert [dict(logs) for logs in received] == [{"scale": 3.0}]
+
+
+def test_a_wide_value_is_one_of_the_words():
+    with jax.enable_x64(True):
+
+        def wide(x):
+            lox.log({"wide": x.astype(jnp.float64) + 1e-12})
+
+        fun = in_a_scan(a, wide)
+        assert host_calls(lox.tap(fun, ignore), XS) == [1]
+        received = tapped(jax.jit(fun), XS)[1]
+    assert [float(logs["wide"]) for logs in received if "wide" in logs] == [x + 1e-12 for x in range(6)]
+
+
+# --- batches, where the loop says beforehand when one is full ----------------------------------------------------------
+
+LONG = jnp.arange(10.0)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Loops are cut into chunks, as for devices that wait for the host at each condition."""
+    monkeypatch.setitem(packing._PACKING, "cpu", dataclasses.replace(packing._PACKING["cpu"], asks=False))
+
+
+def stepping(x):
+    lox.log({"x": x, "double": 2 * x}, step=x)
+
+
+def in_a_function(x):
+    jax.jit(stepping)(x)
+
+
+def reverse_scan(xs):
+    return jax.lax.scan(lambda carry, x: (carry + x, (stepping(x), x)[1]), 0.0, xs, reverse=True)
+
+
+LOOPS = {
+    "scan": in_a_scan(stepping),
+    "two marks": in_a_scan(a, stepping),
+    "a function": in_a_scan(in_a_function),
+    "reverse": reverse_scan,
+    "map": lambda xs: jax.lax.map(lambda x: (stepping(x), x)[1], xs),
+    "fori_loop": lambda xs: jax.lax.fori_loop(0, 10, lambda i, c: (stepping(xs[i]), c + xs[i])[1], 0.0),
+}
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("options", [{"batch": n} for n in (1, 3, 5, 10, 64)] + [{"batch": 2, "interval": 3}], ids=str)
+@pytest.mark.parametrize("fun", LOOPS.values(), ids=LOOPS)
+def test_a_batch_is_sent_between_chunks_of_the_loop(fun, options):
+    # The condition that is left asks, at the end of the program, whether there is a rest to be sent.
+    marks = 2 if fun is LOOPS["two marks"] else 1
+    assert conditions(lox.tap(fun, ignore, **options), LONG) == marks
+    out, received = tapped(jax.jit(fun), LONG, **options)
+    jax.tree.map(np.testing.assert_array_equal, out, jax.jit(fun)(LONG))
+    order = LONG[::-1] if fun is reverse_scan else LONG
+    kept, size = order[:: options.get("interval", 1)].tolist(), options["batch"]
+    batches = [logs for logs in received if "x" in logs]
+    assert [logs["x"].tolist() for logs in batches] == [kept[i : i + size] for i in range(0, len(kept), size)]
+    assert all(logs.step["double"].tolist() == logs["x"].tolist() for logs in batches)
+    if marks == 2:
+        assert np.concatenate([logs["a"] for logs in received if "a" in logs]).tolist() == kept
+
+
+UNSTEADY = {
+    "where": in_a_scan(even),
+    "twice": in_a_scan(a, a),
+    "in a loop": lambda xs: jax.lax.map(lambda x: in_a_scan(stepping)(xs + x)[0], xs),
+    "called twice": lambda xs: (in_a_scan(stepping)(xs), in_a_scan(stepping)(xs)),
+    "in a branch": lambda xs: jax.lax.cond(xs[0] < 1, in_a_scan(stepping), lambda xs: (xs[0], xs), xs),
+    "unrolled": lambda xs: jax.lax.scan(lambda c, x: (c, stepping(x)), 0.0, xs, unroll=2)[0],
+}
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("fun", UNSTEADY.values(), ids=UNSTEADY)
+def test_loops_that_cannot_know_when_a_batch_is_full_ask(fun):
+    assert conditions(lox.tap(fun, ignore, batch=4), LONG) > 1
+    single = tapped(jax.jit(fun), LONG)[1]
+    together = tapped(jax.jit(fun), LONG, batch=4)[1]
+    for key in {key for logs in single for key in logs}:
+        rows = np.concatenate([logs[key] for logs in together if key in logs])
+        assert rows.tolist() == [float(logs[key]) for logs in single if key in logs]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_loop_that_returns_much_is_not_copied_for_the_rest_of_a_batch():
+    def f(xs):
+        return jax.lax.scan(lambda c, x: (c, (stepping(x), jnp.full(2**20, x))[1]), 0.0, xs)[1]
+
+    assert conditions(lox.tap(f, ignore, batch=5), LONG) == 1
+    assert conditions(lox.tap(f, ignore, batch=4), LONG) == 2
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_batches_between_chunks_have_lanes_and_derivatives():
+    fun = LOOPS["two marks"]
+    lanes = jnp.stack([LONG, -LONG])
+    received = {0: [], 1: []}
+
+    def handle(delivery):
+        for lane, logs in delivery.split():
+            received[int(lane)] += [logs.trim()["x"].tolist()] if "x" in logs else []
+
+    jax.jit(jax.vmap(lambda i, xs: lox.tap(fun, Receiver(handle, i), batch=4)(xs)))(jnp.arange(2), lanes)
+    jax.effects_barrier()
+    for lane, xs in enumerate(lanes.tolist()):
+        assert received[lane] == [xs[:4], xs[4:8], xs[8:]]
+
+    def loss(xs):
+        return jax.lax.scan(lambda c, x: (c * 0.5 + x**2, (stepping(x), c)[1]), 1.0, xs)[1].sum()
+
+    received = []
+    gradient = jax.jit(jax.grad(lox.tap(loss, received.append, batch=4)))(LONG)
+    jax.effects_barrier()
+    np.testing.assert_allclose(gradient, jax.grad(loss)(LONG), rtol=1e-6)
+    assert [logs["x"].tolist() for logs in received] == [LONG[:4].tolist(), LONG[4:8].tolist(), LONG[8:].tolist()]
