@@ -231,6 +231,20 @@ def test_close_can_be_told_how_long_to_wait(several):
         go_on.set()
 
 
+def test_a_backend_may_close_its_logger_while_it_is_closed():
+    """The thread that writes does not wait for the one that waits for it."""
+    closed = []
+
+    def close():
+        logger.close()
+        closed.append(True)
+
+    logger = Backend(close=close, close_timeout=None)
+    logger.log(logger.init(jax.random.key(0)), {"x": 1.0})
+    logger.close()
+    assert closed == [True]
+
+
 def test_close_in_a_signal_handler_during_close():
     closed = []
     inside = threading.Event()

@@ -188,17 +188,25 @@ class Sink:
         """Writes everything, closes all writers and ends the thread. A second call does nothing."""
         if self.foreign:
             return
-        with self._closing:
-            if self.closed:
-                return
-            done = True
-            if not self._worker.stopping:  # not abandoned before
-                done = self._worker.run(self.failures.awaited(self._close_all), self.close_timeout)
-            self.closed = True
-            self._worker.stop()
-            open_sinks.discard(self)
-            if not done or not self._worker.join(self.close_timeout):
-                raise TimeoutError(self._stuck())
+        # On the worker thread, do not wait for another thread that closes this sink: it waits for this one.
+        if not self._closing.acquire(blocking=not self._worker.on_thread):
+            return
+        try:
+            self._close()
+        finally:
+            self._closing.release()
+
+    def _close(self) -> None:
+        if self.closed:
+            return
+        done = True
+        if not self._worker.stopping:  # not abandoned before
+            done = self._worker.run(self.failures.awaited(self._close_all), self.close_timeout)
+        self.closed = True
+        self._worker.stop()
+        open_sinks.discard(self)
+        if not done or not self._worker.join(self.close_timeout):
+            raise TimeoutError(self._stuck())
 
     def limit_patience(self) -> None:
         """Called before closing: a program that waits for room in the queue of a stuck backend now gives up after the timeout."""
