@@ -14,7 +14,7 @@ from jax.sharding import AxisType, PartitionSpec
 import lox
 from lox._inside import effort
 from lox._inside.follow import follow
-from lox._inside.ticks import Answer, FollowedLoop, Target
+from lox._inside.ticks import Answer, FollowedLoop, TickTarget
 from lox._jax import compat
 from tests.core.checks import assert_close
 from tests.corpus import LANES, PROGRAMS, X
@@ -194,9 +194,9 @@ def test_both_passes_of_a_gradient_are_heard_of(follow_everything):
 
 def test_counters_of_32_bits_start_again():
     listener, loop = Listening(steps=5), FollowedLoop("while", None, None)
-    due, _ = Target(listener, loop).call(np.int32(2**31 - 2))
+    due, _ = TickTarget(listener, loop).call(np.int32(2**31 - 2))
     assert (due.dtype, int(due)) == (np.int32, -(2**31) + 3)
-    Target(listener, loop).call(np.int32(-1))
+    TickTarget(listener, loop).call(np.int32(-1))
     assert listener.heard[-1][1] == 2**32 - 1
 
 

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 _POINTS = 75  # at most, in a small curve
 
 
-class Curve(NamedTuple):
+class SvgCurve(NamedTuple):
     """Numbers over steps. Numbers that are not finite are gaps."""
 
     steps: Floats
@@ -43,13 +43,13 @@ class PlotArea(NamedTuple):
         return self.top + self.height * (1 - _share(values, self.bottom, self.peak))
 
 
-def line(steps: Any, values: Any) -> Curve:
+def line(steps: Any, values: Any) -> SvgCurve:
     """A curve without a band."""
     numbers = np.asarray(values, np.float64)
-    return Curve(np.asarray(steps, np.float64), numbers, numbers, numbers)
+    return SvgCurve(np.asarray(steps, np.float64), numbers, numbers, numbers)
 
 
-def over_lanes(steps: Floats, values: Floats) -> Curve:
+def over_lanes(steps: Floats, values: Floats) -> SvgCurve:
     """Mean and standard deviation of the finite numbers at each step; lanes come first."""
     if len(values) == 1:
         return line(steps, values[0])
@@ -59,16 +59,16 @@ def over_lanes(steps: Floats, values: Floats) -> Curve:
         scale = np.nanmax(np.abs(finite), axis=0)
         scale = np.where(np.isfinite(scale) & (scale > 0), scale, 1.0)
         center, deviation = np.nanmean(finite / scale, 0) * scale, np.nanstd(finite / scale, 0) * scale
-        return Curve(steps, center, center - deviation, center + deviation)
+        return SvgCurve(steps, center, center - deviation, center + deviation)
 
 
-def thinned(curve: Curve, most: int = _POINTS) -> Curve:
+def thinned(curve: SvgCurve, most: int = _POINTS) -> SvgCurve:
     """The same curve with fewer points. Each is the mean of a group of points whose range the band covers: no peak is lost."""
     if len(curve.steps) <= most:
         return curve
     edges = np.linspace(0, len(curve.steps), most + 1).astype(int)
     shares = [slice(a, b) for a, b in itertools.pairwise(edges)]
-    return Curve(
+    return SvgCurve(
         np.asarray([curve.steps[share].mean() for share in shares]),
         np.asarray([_finite(np.mean, curve.center[share]) for share in shares]),
         np.asarray([_finite(np.min, curve.low[share]) for share in shares]),
@@ -76,7 +76,7 @@ def thinned(curve: Curve, most: int = _POINTS) -> Curve:
     )
 
 
-def sparkline(curve: Curve, label: str = "", width: int = 150, height: int = 26, points: int = _POINTS) -> Markup:
+def sparkline(curve: SvgCurve, label: str = "", width: int = 150, height: int = 26, points: int = _POINTS) -> Markup:
     """A small picture without axes; empty if there is nothing to draw."""
     small = thinned(curve, points)
     area = area_of([small], 2, 3, width - 4, height - 6)
@@ -85,7 +85,7 @@ def sparkline(curve: Curve, label: str = "", width: int = 150, height: int = 26,
     return picture(shapes(small, area, LINE), width, height, label)
 
 
-def area_of(curves: list[Curve], left: float, top: float, width: float, height: float) -> PlotArea | None:
+def area_of(curves: list[SvgCurve], left: float, top: float, width: float, height: float) -> PlotArea | None:
     """The area that holds all finite points of the curves; None if there are none."""
     values = np.concatenate([part for curve in curves for part in (curve.center, curve.low, curve.high)])
     finite = values[np.isfinite(values)]
@@ -96,7 +96,7 @@ def area_of(curves: list[Curve], left: float, top: float, width: float, height: 
     return PlotArea(left, top, width, height, *ends, float(finite.min()), float(finite.max()))
 
 
-def shapes(curve: Curve, area: PlotArea, colour: str) -> str:
+def shapes(curve: SvgCurve, area: PlotArea, colour: str) -> str:
     """The band and the line."""
     x = area.x(curve.steps)
     band = line_path = ""

@@ -61,7 +61,7 @@ class Listener(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class TickTarget:
     """Which listener hears about which loop. Targets of equal programs are equal, so JAX finds the compiled program again."""
 
     listener: Listener
@@ -109,13 +109,13 @@ def start() -> Clock:
 
 def tick(listener: Listener, loop: FollowedLoop, wanted: Array, clock: Clock) -> tuple[Clock, Array]:
     """Make a tick if one is wanted and due. Returns the next clock, and whether loops inside should report."""
-    due, inside = tick_p.bind(wanted, *clock, target=Target(listener, loop))
+    due, inside = tick_p.bind(wanted, *clock, target=TickTarget(listener, loop))
     return Clock(clock.done, due), inside
 
 
 def end(listener: Listener, loop: FollowedLoop, clock: Clock) -> None:
     # `due` makes the call wait: the compiler knows the length of a scan in advance, but not the last answer of the host.
-    end_p.bind(*clock, target=Target(listener, loop))
+    end_p.bind(*clock, target=TickTarget(listener, loop))
 
 
 # --- the primitives --------------------------------------------------------------------------------------------------
@@ -137,38 +137,38 @@ _RESULTS = [compat.ShapedArray((), np.dtype(np.int32)), compat.ShapedArray((), n
 
 
 @tick_p.def_impl
-def _tick_impl(wanted: Any, done: Any, due: Any, *, target: Target) -> list[Any]:
+def _tick_impl(wanted: Any, done: Any, due: Any, *, target: TickTarget) -> list[Any]:
     if not wanted or int(_wrapped(int(done) - int(due))) < 0:
         return [due, jnp.bool_(False)]
     return [jnp.asarray(out) for out in target.call(np.asarray(done))]
 
 
 @end_p.def_impl
-def _end_impl(done: Any, due: Any, *, target: Target) -> list[Any]:
+def _end_impl(done: Any, due: Any, *, target: TickTarget) -> list[Any]:
     return list(target.call_at_end(np.asarray(done), np.asarray(due)))
 
 
 @tick_p.def_effectful_abstract_eval
 @call_p.def_effectful_abstract_eval
-def _tick_type(*avals: Any, target: Target) -> Any:
+def _tick_type(*avals: Any, target: TickTarget) -> Any:
     del avals, target
     return _RESULTS, {_effect}
 
 
 @end_p.def_effectful_abstract_eval
-def _end_type(*avals: Any, target: Target) -> Any:
+def _end_type(*avals: Any, target: TickTarget) -> Any:
     del avals, target
     return [], {_effect}
 
 
-def _batch(primitive: Any, axis_data: Any, operands: Any, dims: Any, *, target: Target) -> Any:
+def _batch(primitive: Any, axis_data: Any, operands: Any, dims: Any, *, target: TickTarget) -> Any:
     del axis_data
     farthest = [x if dim is None else jnp.max(x, axis=dim) for x, dim in zip(operands, dims, strict=True)]
     outs = primitive.bind(*farthest, target=target)
     return outs, [None] * len(outs)
 
 
-def _tick(wanted: Array, done: Array, due: Array, *, target: Target) -> list[Array]:
+def _tick(wanted: Array, done: Array, due: Array, *, target: TickTarget) -> list[Array]:
     return jax.lax.cond(
         wanted & Clock(done, due).is_due(),
         lambda: call_p.bind(done, target=target),
@@ -176,11 +176,11 @@ def _tick(wanted: Array, done: Array, due: Array, *, target: Target) -> list[Arr
     )
 
 
-def _call(ctx: Any, *operands: Any, target: Target) -> Any:
+def _call(ctx: Any, *operands: Any, target: TickTarget) -> Any:
     return lowering.lower_to_host_call(ctx, target.call, operands, None, checked=True)
 
 
-def _call_at_end(ctx: Any, *operands: Any, target: Target) -> Any:
+def _call_at_end(ctx: Any, *operands: Any, target: TickTarget) -> Any:
     return lowering.lower_to_host_call(ctx, target.call_at_end, operands, None, checked=False)
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from lox._html.curve import Curve, over_lanes, sparkline
+from lox._html.curve import SvgCurve, over_lanes, sparkline
 from lox._html.numbers import mean, short, span, spread
 from lox._html.table import Cell, Markup, block, dim, more, table, text, title, warning
 from lox._logdict.display import short_type
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     high: str = ""
     wrong: str = ""
     """How many elements are not finite; empty if all are."""
-    curve: Curve | None = None
+    curve: SvgCurve | None = None
     lanes: int = 1
     element: tuple[int, ...] = ()
     """The shape of one value. For an array, ``last``, ``mean`` and the curve show its mean."""
@@ -176,7 +176,7 @@ def _numbers(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
     return None
 
 
-def _curve(centers: Floats, used: npt.NDArray[np.bool_], steps: dict[str, Any]) -> Curve | None:
+def _curve(centers: Floats, used: npt.NDArray[np.bool_], steps: dict[str, Any]) -> SvgCurve | None:
     values = centers if used.all() else np.where(used, centers, np.nan)[:, used.any(0)]
     if values.shape[1] < 2:
         return None

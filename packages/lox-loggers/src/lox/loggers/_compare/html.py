@@ -89,11 +89,11 @@ def split_configs(flat: Iterable[Mapping[str, Any]]) -> tuple[list[str], str]:
     return varying[:_MOST_CONFIGS], "all: " + ", ".join(parts) if parts else ""
 
 
-def to_svg(curve: Curve) -> svg.Curve:
+def to_svg(curve: Curve) -> svg.SvgCurve:
     """A curve for the drawing code of core."""
     low = curve.center if curve.low is None else np.where(np.isfinite(curve.low), curve.low, curve.center)
     high = curve.center if curve.high is None else np.where(np.isfinite(curve.high), curve.high, curve.center)
-    return svg.Curve(curve.steps, curve.center, low, high)
+    return svg.SvgCurve(curve.steps, curve.center, low, high)
 
 
 def _metrics(runs: Runs) -> tuple[dict[str, list[_Member]], int]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lox._html.curve import Curve as Drawn
-from lox._html.curve import PlotArea, area_of, picture, shapes
+from lox._html.curve import PlotArea, SvgCurve, area_of, picture, shapes
 from lox._html.numbers import short, whole
 from lox._html.table import LINE, Markup, text
 from lox.loggers._backends.display.board import Board
@@ -77,7 +76,7 @@ def _chart(panel: Panel) -> Markup:
     return picture(title + _grid(area, panel.axis) + lines, _WIDTH, _HEIGHT, panel.label)
 
 
-def _visible(curve: Drawn) -> Drawn:
+def _visible(curve: SvgCurve) -> SvgCurve:
     """The curve without its band where the center has a gap."""
     return curve._replace(low=np.minimum(curve.low, curve.center), high=np.maximum(curve.high, curve.center))
 
