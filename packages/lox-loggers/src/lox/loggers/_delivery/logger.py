@@ -194,7 +194,7 @@ class Logger(abc.ABC):
         opened = call(host, (words, template.arrays), jax.ShapeDtypeStruct((), np.int32))
         pending.raise_failures(self._sinks())
         if self.on_error == "raise" and not compat.tracing_now():
-            self.__raise_if_not_opened(np.ravel(opened).tolist())
+            self.__sink.raise_if_not_opened(np.ravel(opened).tolist())
         return LoggerState(run=opened)
 
     def spool(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
@@ -387,11 +387,6 @@ class Logger(abc.ABC):
     def __settle(self, finish: Callable[[Sink], None]) -> None:
         if not self.__sink.foreign:
             pending.settle(self._sinks(), finish)
-
-    def __raise_if_not_opened(self, run_ids: Iterable[int]) -> None:
-        """Raises the error of this `init`, even if another thread's call has already raised it."""
-        if (error := self.__sink.why_not_opened(run_ids)) is not None:
-            raise error
 
     def __ready(self) -> None:
         pending.raise_failures(self._sinks())

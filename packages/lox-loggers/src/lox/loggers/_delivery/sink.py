@@ -162,9 +162,11 @@ class Sink:
 
         self._worker.run(self.failures.awaited(task))
 
-    def why_not_opened(self, run_ids: Iterable[int]) -> BaseException | None:
-        """The exception that opening one of these runs raised, if any."""
-        return next((self._not_opened[run_id] for run_id in run_ids if run_id in self._not_opened), None)
+    def raise_if_not_opened(self, run_ids: Iterable[int]) -> None:
+        """Raises what opening one of these runs raised, even if another thread's call has already raised it."""
+        for run_id in run_ids:
+            if run_id in self._not_opened:
+                raise self._not_opened[run_id]
 
     def hold(self, name: str, lock: RunLock) -> None:
         """Keeps the lock of a run until the run is closed."""
