@@ -87,15 +87,16 @@ class Life:
         getattr(self, self._mode)()
         left = [3]
 
-        def handle(*_: Any) -> None:
+        def handle(number: int, frame: Any) -> None:
             left[0] -= 1
             if left[0] <= 0:
                 signal.setitimer(signal.ITIMER_PROF, 0)
-            sys.exit(143)
+            if frame.f_code.co_filename != __file__:  # what is tested, not the test itself
+                sys.exit(143)
 
         signal.signal(signal.SIGPROF, handle)
         signal.setitimer(signal.ITIMER_PROF, 0.001, 10 ** self._random.uniform(-3, -2))
-        _run_exit_handlers()
+        atexit._run_exitfuncs()
         signal.setitimer(signal.ITIMER_PROF, 0)
         self._acknowledge(dict.fromkeys(range(len(self.starts)), self.rows))
 
@@ -188,15 +189,6 @@ class Life:
     def _acknowledge(self, rows: dict[int, int]) -> None:
         for seed, done in rows.items():  # a line of this length is written whole, or not at all
             os.write(self._acknowledged, f"{seed} {done}\n".encode())
-
-
-def _run_exit_handlers() -> None:
-    """As the interpreter does: a signal before or after them ends none of them."""
-    while True:
-        try:
-            return atexit._run_exitfuncs()
-        except SystemExit:
-            continue
 
 
 def die_at_operation(number: int, folder: str) -> None:
