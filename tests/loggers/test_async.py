@@ -7,6 +7,7 @@ import pytest
 
 import lox
 from lox.loggers import MemoryLogger
+from lox.loggers._delivery import copies
 
 
 @jax.jit
@@ -76,6 +77,53 @@ def test_a_value_can_be_donated_or_deleted_after_it_was_logged():
         logger.flush()
         assert float(records(logger)["y"][0]) == float(after) - 1
         assert len(records(logger)["y"]) == 2
+
+
+@pytest.mark.parametrize(
+    "wrap", [jax.jit, lambda f: f, lambda f: jax.jit(f, donate_argnums=0)], ids=["jit", "eager", "donated"]
+)
+def test_what_a_spooled_function_takes_and_returns_can_be_donated(wrap):
+    """Results of a compiled program are arrays of their own, also those that are arguments or the same value twice."""
+    consume = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def f(x):
+        y = jnp.full(3, slow(x[0]))
+        lox.log({"argument": x, "result": y, "again": y, "key": jax.random.key(1), "none of it": 5})
+        return y
+
+    with MemoryLogger() as logger:
+        spooled = logger.spool(wrap(f), logger.init(jax.random.key(0)))
+        for i in range(3):
+            x = jnp.full(3, float(i))
+            y = spooled(x)
+            consume(y)
+            if not x.is_deleted():
+                consume(x)
+        logger.flush()
+        logs = records(logger)
+        np.testing.assert_array_equal(logs["argument"], [[0.0] * 3, [1.0] * 3, [2.0] * 3])
+        np.testing.assert_array_equal(logs["result"], logs["again"])
+        np.testing.assert_array_equal(logs["result"][:, 0], [slow(float(i)) for i in range(3)])
+        assert logs["none of it"].tolist() == [5, 5, 5]
+
+
+def test_results_of_a_compiled_program_are_queued_without_a_copy(monkeypatch):
+    def never(*args):
+        raise AssertionError(args)
+
+    def f(x):
+        lox.log({"x": x, "nested": {"y": x + 1}}, step=jnp.int32(x))
+        return x
+
+    with MemoryLogger() as logger:
+        spooled = logger.spool(jax.jit(f), logger.init(jax.random.key(0)))
+        monkeypatch.setattr(copies, "_copy", never)
+        for i in range(3):
+            spooled(jnp.float32(i))
+        logger.flush()
+        assert records(logger)["x"].tolist() == [0, 1, 2]
+        assert records(logger)["nested"]["y"].tolist() == [1, 2, 3]
+        assert records(logger).step["x"].tolist() == [0, 1, 2]
 
 
 def test_records_of_slow_and_fast_calls_stay_in_order():

@@ -1,11 +1,13 @@
 """Logs that the device has not computed yet, on their way to the background thread.
 
 A call from Python must not wait for the device. So lox copies such values on the device (so that nobody can donate or delete
-them), starts the transfer to the host, and lets the background thread read them when they arrive.
+them), starts the transfer to the host, and lets the background thread read them when they arrive. Results of a jitted function
+need no copy: each is an array of its own, and nobody but the logger has those that are logs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -75,6 +77,34 @@ def delivery_of(run: Any, logs: lox.logdict) -> Delivery:
     """A delivery of the logs that `start` returned."""
     on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(logs))
     return (UnderWay if on_device else Delivery)((), np.asarray(True), np.asarray(run), logs)
+
+
+def delivery_as_it_is(run: np.ndarray, logs: lox.logdict) -> UnderWay:
+    """A delivery of logs that nobody else has, such as results of a compiled program. The background thread does the rest."""
+    return UnderWay((), _ALIVE, run, logs)
+
+
+_ALIVE = np.asarray(True)
+
+
+def must_be_read_now(logs: lox.logdict) -> bool:
+    """Whether logs hold anything that is no array, or PRNG keys."""
+    return any(map(_must_be_read_now, logs.values()))
+
+
+def _must_be_read_now(value: Any) -> bool:
+    if isinstance(value, jax.Array):
+        return is_key(value)
+    return any(not isinstance(leaf, jax.Array) or is_key(leaf) for leaf in jax.tree_util.tree_leaves(value))
+
+
+def begin(delivery: Delivery) -> None:
+    """Starts the transfers of a delivery, so that those of several overlap."""
+    if isinstance(delivery, UnderWay):
+        for leaf in jax.tree_util.tree_leaves(delivery.logs):
+            if isinstance(leaf, jax.Array):
+                with contextlib.suppress(Exception):  # of a program that has failed: told when it is read
+                    leaf.copy_to_host_async()
 
 
 def finish(delivery: UnderWay, still_waiting: Callable[[], object]) -> Delivery:

@@ -24,7 +24,7 @@ import numpy as np
 
 import lox
 from lox._host.delivery import Delivery, Receiver, call, send
-from lox._jax import compat
+from lox._jax import compat, jitted
 from lox.loggers._delivery import at_exit, copies, pending, reserved, tables
 from lox.loggers._delivery.config import ConfigTemplate
 from lox.loggers._delivery.locks import RunLock
@@ -201,12 +201,17 @@ class Logger(abc.ABC):
         """The function `fun`, with its records delivered once, when it returns. `options` are those of `lox.spool`."""
         check_state(state)
         spooled = lox.spool(fun, **options)
+        is_jitted = jitted.jit_options(fun) is not None
+        run_here = functools.cache(lambda: np.asarray(state.run) if self.__writes_alone() else None)
 
         @functools.wraps(fun)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
             self.__ready()
             out, logs = spooled(*args, **kwargs)
-            self.__send(state, logs if compat.tracing_now() else tables.with_all_parts(logs))
+            if compat.tracing_now():
+                self.__send(state, logs)
+            elif not (is_jitted and self.__queue_results(run_here(), logs)):
+                self.__send(state, tables.with_all_parts(logs))
             return out
 
         return wrapper
@@ -377,6 +382,17 @@ class Logger(abc.ABC):
             send(Receiver(self._receive, state.run), logs)
         elif self._writes_here():
             self.__receive_now(state, logs)
+
+    def __queue_results(self, run: np.ndarray | None, logs: lox.logdict) -> bool:
+        """Delivers logs that a compiled program has returned, unless something has to be done at once."""
+        if run is None or copies.must_be_read_now(logs):
+            return False
+        self.check_names(logs, logs.steps)
+        self._receive(copies.delivery_as_it_is(run, logs))
+        return True
+
+    def __writes_alone(self) -> bool:
+        return jax.process_count() == 1 and self._writes_here()
 
     # Helpers.
 

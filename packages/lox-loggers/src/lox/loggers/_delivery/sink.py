@@ -235,6 +235,8 @@ class Sink:
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter is exiting
 
     def _write_all(self, deliveries: list[Delivery]) -> None:
+        for each in deliveries:
+            copies.begin(each)
         deliveries = [delivery for each in deliveries if (delivery := self._read(each)) is not None]
         for delivery in deliveries:
             self._tell_dropped(delivery.logs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -116,11 +117,13 @@ def lane_of(logs: lox.logdict, lane: tuple[int, ...]) -> lox.logdict:
 
 
 def nbytes(logs: lox.logdict) -> int:
-    """How much memory the values of a numpy logdict take."""
+    """How much memory the values of a logdict take."""
     total = 0
     for value in logs.values():
         if type(value) is np.ndarray:
             total += value.nbytes
+        elif isinstance(value, jax.Array):
+            total += math.prod(value.shape) * value.dtype.itemsize  # its own property takes longer
         else:
             total += sum(leaf.nbytes for leaf in jax.tree_util.tree_leaves(value))
     return total
