@@ -81,18 +81,21 @@ def stacked(step: Step, length: int, *, with_step: bool = False) -> Callable[[Ar
 
 
 def running_mean(step: Step, length: int) -> Callable[[Array], Any]:
-    """By hand: one carried mean per value."""
+    """By hand: one carried mean per value, and what it lost by rounding: without that, it stalls in a long loop."""
 
     def body(carry: Any, _: None) -> tuple[Any, None]:
-        x, count, means = carry
+        x, count, means, lost = carry
         x, values = step(x)
         count = count + 1
-        means = [mean + (value - mean) / count for mean, value in zip(means, values, strict=True)]
-        return (x, count, means), None
+        steps = [(value - mean) / count - rest for value, mean, rest in zip(values, means, lost, strict=True)]
+        after = [mean + by for mean, by in zip(means, steps, strict=True)]
+        lost = [(new - mean) - by for new, mean, by in zip(after, means, steps, strict=True)]
+        return (x, count, after, lost), None
 
     def run(x: Array) -> Any:
-        means = [jnp.float32(0)] * len(jax.eval_shape(step, x)[1])
-        return jax.lax.scan(body, (x, jnp.float32(0), means), None, length=length)[0]
+        zeros = [jnp.float32(0)] * len(jax.eval_shape(step, x)[1])
+        x, _, means, _ = jax.lax.scan(body, (x, jnp.float32(0), zeros, zeros), None, length=length)[0]
+        return x, means
 
     return run
 
