@@ -16,6 +16,7 @@ from tests.fuzz.program import (
     FORWARD,
     JIT_OPTIONS,
     TANGENT_FORMS,
+    TRANSFORMATIONS,
     Arith,
     Block,
     Branch,
@@ -64,6 +65,7 @@ class Context:
     no_rules: bool = False  # no marks of backward passes
     exact: bool = False  # inside a spool whose logs are digested
     no_explicit: bool = False  # such marks would leave a spool inside a vmap, where shapes differ
+    transformed: bool = False  # inside a transformation of lox
     no_choices: bool = False  # in a loop whose counter differs between lanes: no branch, no where
 
     def inside(self, **changed: Any) -> Context:
@@ -205,8 +207,18 @@ class Generator:
             how = "custom_jvp"
         if how in BACKWARD and context.differentiations > 1:
             how = "jit"
+        return self.call_of(how, context)
+
+    def call_of(self, how: str, context: Context) -> Call:
         inner, options = self.inside_call(how, context)
-        return Call(how, self.small(), self.block(inner), tuple(options.items()))
+        body = self.block(inner)
+        # By chance alone, transformations would hardly ever be inside each other.
+        between = how == "vmap" and context.transformed
+        if inner.levels > 0 and (between or (how in TRANSFORMATIONS and self.chance(2))):
+            inner = dataclasses.replace(inner, transformed=True)
+            nested = self.call_of(self.random.choice(TRANSFORMATIONS if between else (*TRANSFORMATIONS, "vmap")), inner)
+            body = Block((nested, *body.statements[1:]))
+        return Call(how, self.small(), body, tuple(options.items()))
 
     def inside_call(self, how: str, context: Context) -> tuple[Context, dict[str, Any]]:
         deeper = context.differentiations + 1
@@ -222,7 +234,7 @@ class Generator:
                 # Tangents are recorded by derivatives forwards alone, which the oracle does not have.
                 modelled = not context.no_rules and not context.no_vjp and context.differentiations <= 1
                 forms = TANGENT_FORMS if modelled else TANGENT_FORMS[:3]
-                rule |= {"form": self.random.choice(forms)} if self.chance(2) else {}
+                rule |= {"form": self.random.choice(forms)}
             return context.inside(no_rules=True), rule
         if how == "jit":
             return context.inside(), {"jit": self.random.choice(JIT_OPTIONS)} if self.chance(2) else {}
@@ -265,7 +277,7 @@ MOST_STATEMENTS = 12
 def generate(random: random.Random, largest: int = 3) -> Program:
     while True:
         lane_safe = random.randrange(2) == 1
-        levels = random.choice([1, 2, 2, 3])
+        levels = random.choice([1, 2, 2, 3, 3])
         body = Generator(random, lane_safe).block(Context(levels=levels), largest)
         program = Program(body, lane_safe)
         if len(list(program.statements())) <= MOST_STATEMENTS:

@@ -9,6 +9,7 @@ from tests.fuzz.program import (
     CALLS,
     JIT_OPTIONS,
     TANGENT_FORMS,
+    TRANSFORMATIONS,
     Block,
     Branch,
     Call,
@@ -21,7 +22,6 @@ from tests.fuzz.program import (
     blocks_of,
 )
 
-TRANSFORMATIONS = ("spool", "tap", "nolog")
 LOOPS = ("scan", "reversed scan", "unrolled scan", "fori", "map", "while", "while of lanes", "mark in a condition")
 OTHERS = ("cond", "switch", "log", "where", "explicit", "log_grad", "mark in a rule", "keep_logs")
 
@@ -33,7 +33,6 @@ ALL = (
     *(f"{inner} in {outer}" for inner in TRANSFORMATIONS for outer in TRANSFORMATIONS),
     "spool in vmap in spool",
     "spool in grad",
-    "while in vmap in while",
     *LOOPS,
     *OTHERS,
 )

@@ -130,6 +130,7 @@ JIT_OPTIONS = ("inline", "keep_unused", "donated", "placed")
 TANGENT_FORMS = ("plain", "zeros", "symbolic", "own", "marked", "linear")
 # What is recorded of tangents, and by functions that a rule calls on tangents.
 TANGENT = Key("f", 9)
+TRANSFORMATIONS = ("spool", "tap", "nolog")
 BACKWARD, FORWARD = ("grad", "value_and_grad", "vjp"), ("jvp", "linearize")
 
 
