@@ -108,6 +108,16 @@ def test_a_tap_puts_the_devices_together_where_all_make_the_same_records(line):
     assert len(records) == lox.spool(line(scanned))(X)[1].counts["large"].sum()
 
 
+def test_what_a_device_logs_in_an_iteration_is_one_host_call(line):
+    fun = jax.jit(line(scanned))
+    text = jax.jit(lox.tap(fun, lambda logs: None)).lower(X).as_text()
+    assert text.count("custom_call @xla_ffi_python_cpu_callback") == 1
+    records = arriving(fun, X)
+    _, logs = lox.spool(fun)(X)
+    np.testing.assert_array_equal([record["own"] for record in records if "own" in record], logs["own"])
+    assert sum("large" in record for record in records) == logs.counts["large"].sum()
+
+
 def test_a_batch_keeps_its_record_axis_on_devices(line):
     records = arriving(jax.jit(line(scanned)), X, argnames="own", batch=3)
     assert sum(len(record["own"]) for record in records) == 4
