@@ -96,11 +96,15 @@ def _check_column(actual: _OneKey, column: Column, what: str) -> None:
         require(close(actual.steps[axis], steps), f"{what}: steps differ", axis, repr(actual.steps[axis]), repr(steps))
 
 
+def is_wide(use: Use) -> bool:
+    """Whether some of the values of a key have 64 bits."""
+    return any("64" in dtype and dtype != "complex64" for dtype in use.dtypes)
+
+
 def dtype_of(use: Use, leaf: str) -> Any:
     if use.key.form == "tree":
         return np.dtype("int32" if leaf == "b1" else "float32")
-    wide = any("64" in dtype and dtype != "complex64" for dtype in use.dtypes)
-    with jax.enable_x64(wide or bool(jax.config.jax_enable_x64)):
+    with jax.enable_x64(is_wide(use) or bool(jax.config.jax_enable_x64)):
         return jnp.result_type(*map(jnp.dtype, sorted(use.dtypes)))
 
 

@@ -118,4 +118,10 @@ FINDS: tuple[Find, ...] = (
         Program(Block((Call("vmap", 0, Block((Call("tap", 0, Block((Log((F0,)),)), (("interval", 2),)),))),))),
         {"f0/@1": [2.0] * 2},
     ),
+    Find(
+        "a number of Python in x64 mode was cut to 32 bits",
+        laws.spool_rows,
+        Program(Block((Call("x64", 0, Block((Log((Key("number", 1),)),))),))),
+        {"number1/@0": [2.5]},
+    ),
 )
