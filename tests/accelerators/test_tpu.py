@@ -11,8 +11,8 @@ from tests.accelerators.programs import MATVEC, marked, scalars
 from tests.accelerators.tpu import TPU, cycles
 
 PAIRS = programs.pairs()
-# What a compiled program needs besides its data: up to 64 KB for each scalar that is folded, however long the loop.
-SCRATCH = 5 * 2**19
+# What a compiled program needs besides its data, however long the loop.
+SCRATCH = 2**18
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)

@@ -93,6 +93,7 @@ class _Running:
 
     @property
     def count_dtype(self) -> Any:
+        """Of a wide count; states for which it is the same can share one."""
         return jnp.result_type(_real(_float_for(self.dtype)), np.complex64)
 
     def parts(self) -> tuple[Array, Array]:
@@ -135,6 +136,15 @@ def _is_running(node: Any) -> bool:
     return isinstance(node, _Running)
 
 
+def start_counts(folds: Any, wide: bool) -> Any:
+    """First states, counted in 32 bits if that is enough."""
+
+    def one(node: Any) -> Any:
+        return dataclasses.replace(node, count=counts.narrowed(node.count)) if _is_running(node) else node
+
+    return share_counts(folds if wide else jax.tree.map(one, folds, is_leaf=_is_running))
+
+
 def share_counts(folds: Any) -> Any:
     """States of records that are always made together, with one count for all: each would be carried through the loop."""
     known: set[Any] = set()
@@ -142,8 +152,8 @@ def share_counts(folds: Any) -> Any:
     def one(node: Any) -> Any:
         if not _is_running(node):
             return node
-        is_known = node.count.dtype in known
-        known.add(node.count.dtype)
+        is_known = node.count_dtype in known
+        known.add(node.count_dtype)
         return dataclasses.replace(node, count=None) if is_known else node
 
     return jax.tree.map(one, folds, is_leaf=_is_running)
@@ -156,9 +166,8 @@ def with_counts(folds: Any) -> Any:
     def one(node: Any) -> Any:
         if not _is_running(node):
             return node
-        if node.count is not None:
-            known[node.count.dtype] = node.count
-        return node if node.count is not None else dataclasses.replace(node, count=known[node.count_dtype])
+        count = known.setdefault(node.count_dtype, node.count)
+        return node if node.count is not None else dataclasses.replace(node, count=count)
 
     return jax.tree.map(one, folds, is_leaf=_is_running)
 

@@ -225,7 +225,11 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, pa
         for plan in plans:
             for leaf in plan.leaves:
                 check_reducible(plan.key, leaf.dtype, kind, plan.usage.uses[0].mark.site)
-        store, bounded, capacity = ReduceStore(kind, leaves, steps, options.interval or 1, packing.folds), False, None
+        store, bounded, capacity = (
+            ReduceStore(kind, leaves, steps, options.interval or 1, packing.folds, _may_be_many(plans)),
+            False,
+            None,
+        )
     else:
         rows, capacity = kind
         store = RingStore(rows, leaves, steps, options.interval or 1, packing.rows, packing.mixed)
@@ -249,6 +253,12 @@ def _mesh_of(plans: tuple[KeyPlan, ...]) -> tuple[int, ...]:
 def _local(axes: tuple[int, ...], whole: Type) -> Aval:
     """The type on one device, in one lane."""
     return Aval(whole.shape[len(axes) :], whole.dtype, sharding=None if axes else whole.sharding)
+
+
+def _may_be_many(plans: tuple[KeyPlan, ...]) -> bool:
+    """Whether 32 bits may not be enough to count the records."""
+    records = plans[0].usage.records
+    return not isinstance(records, int) or records > MAX_RECORDS
 
 
 def _static_count(plans: tuple[KeyPlan, ...], options: SpoolOptions) -> int | None:

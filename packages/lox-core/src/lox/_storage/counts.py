@@ -75,7 +75,14 @@ def no_records(dtype: Any) -> Array:
     return jnp.zeros((), jnp.result_type(dtype, np.complex64))
 
 
+def narrowed(count: Array) -> Array:
+    """A wide count as an int32, where that is enough: it is the counter of the loop, which is there already."""
+    return lax.convert_element_type(lax.real(count), np.int32)
+
+
 def count_up(count: Array) -> Array:
+    if np.dtype(count.dtype).kind == "i":
+        return lax.add(count, np.int32(1))
     high, low = lax.real(count), lax.imag(count)
     term = lax.add(low, np.ones((), low.dtype))
     new_high = lax.add(high, term)
@@ -83,5 +90,5 @@ def count_up(count: Array) -> Array:
 
 
 def rounded(count: Array) -> Array:
-    """A wide count as one float."""
-    return lax.real(count)
+    """A wide count as one float; a narrow one as it is."""
+    return count if np.dtype(count.dtype).kind == "i" else lax.real(count)

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from lox._jax import compat, sharding
-from lox._reduce import Reducer, Reduction, share_counts, with_counts
+from lox._reduce import Reducer, Reduction, share_counts, start_counts, with_counts
 from lox._storage import counts
 from lox._storage.packing import MAX_PACKED_ELEMENTS
 from lox._storage.words import Layout, is_small
@@ -91,13 +91,15 @@ def _start(reducer: Reducer, aval: Aval) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ReduceStore:
-    """Folds records. Leaves of one dtype with up to ``packed`` elements are folded together, as one vector."""
+    """Folds records. Leaves of one dtype with up to ``packed`` elements are folded together, as one vector. ``wide``: there may
+    be more records than 32 bits can count."""
 
     reduction: Reduction
     leaves: tuple[Aval, ...]
     steps: tuple[Aval, ...]
     every: int = 1
     packed: int = MAX_PACKED_ELEMENTS
+    wide: bool = True
 
     def _packs(self, reducer: Reducer) -> list[list[int]]:
         """Which leaves a reducer folds together."""
@@ -128,7 +130,7 @@ class ReduceStore:
         ]
         # The counter counts all records, those that an interval skips included.
         steps = [jnp.zeros(aval.shape, aval.dtype) for aval in self.steps]
-        return jnp.zeros((), jnp.int32), share_counts(folds), steps
+        return jnp.zeros((), jnp.int32), start_counts(folds, self.wide), steps
 
     @_in_their_mode
     def add(self, state: Any, leaves: Sequence[Array], steps: Sequence[Array], keep: Array | None) -> Any:
