@@ -269,8 +269,7 @@ class Generator:
 setattr(Generator, "while", Generator.while_)
 
 
-# A program with more statements is not made: one in eight would be, which took a third of the time and found nothing that
-# smaller ones did not.
+# A program with more statements is not made: one in eight would be, and those took a third of the time.
 MOST_STATEMENTS = 12
 
 
