@@ -62,10 +62,14 @@ def large(x):
     lox.log({"large": jnp.full(100, x)})
 
 
-@pytest.mark.parametrize("marks, calls", [((a, b), 1), ((a, b, a, b), 1), ((a, even), 1), ((even, a, b), 1)], ids=str)
-def test_what_one_iteration_logs_is_one_call_of_one_operand(marks, calls):
+def _names(marks):
+    return "-".join(mark.__name__ for mark in marks)
+
+
+@pytest.mark.parametrize("marks", [(a, b), (a, b, a, b), (a, even), (even, a, b)], ids=_names)
+def test_what_one_iteration_logs_is_one_call_of_one_operand(marks):
     fun = in_a_scan(*marks)
-    assert host_calls(lox.tap(fun, ignore), XS) == [1] * calls
+    assert host_calls(lox.tap(fun, ignore), XS) == [1]
     # A record that may not be there costs no condition in the program if another one certainly is.
     assert conditions(lox.tap(fun, ignore), XS) == 0
     expected = [mark(np.float32(0)) or mark.__name__ for mark in marks]
