@@ -232,9 +232,10 @@ def test_a_kind_of_effect_that_comes_after_the_first_mark_is_known_to_jax():
     class Late(compat.Effect):
         __str__ = lambda self: "Late"  # noqa: E731
 
+    late = Late()
     late_p = compat.Primitive("late")
     late_p.multiple_results = True
-    late_p.def_effectful_abstract_eval(lambda: ([], {Late()}))
+    late_p.def_effectful_abstract_eval(lambda: ([], {late}))
     compat.allow_effect(Late)
     try:
         jaxpr = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, _: (late_p.bind(), (c, None))[1], x, None, length=3))(
