@@ -38,7 +38,7 @@ def places(ports: list[backports.Backport]) -> set[str]:
     """The names under which a snapshot has them: by table and primitive."""
     return {
         f"{port.place.table}[{port.place.primitive.find()}]"
-        if isinstance(port.place, backports.Rule)
+        if isinstance(port.place, backports.TableEntry)
         else str(port.place)
         for port in ports
     }

@@ -19,7 +19,7 @@ from lox._inside import ticks
 from lox._inside.effort import Effort
 from lox._inside.explorer import Explorer, Visit, check_traceable
 from lox._inside.regions import Node, Region
-from lox._inside.ticks import Clock, FollowedLoop, Listener
+from lox._inside.ticks import FollowedLoop, Listener, LoopClock
 from lox._interpret import program
 from lox._interpret.arguments import take_self
 from lox._interpret.chunks import scan_in_chunks
@@ -116,7 +116,7 @@ class Follower(Explorer):
             ticks.end(self._listener, self.loops[node], clock)
         return outs
 
-    def _follow(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> tuple[Sequence[Array], Clock]:
+    def _follow(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> tuple[Sequence[Array], LoopClock]:
         if eqn.primitive.name == "scan" and not any(map(sharding.is_split, invals)):
             size = self._effort.chunk(eqn, self.loops[node].inside is None)
             if size > 1:

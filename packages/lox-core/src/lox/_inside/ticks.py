@@ -86,34 +86,34 @@ def _wrapped(position: int) -> np.ndarray:
     return np.asarray((position + 2**31) % 2**32 - 2**31, np.int32)
 
 
-class Clock(NamedTuple):
+class LoopClock(NamedTuple):
     """What a followed loop carries: how many iterations are done, and at how many the next tick is due."""
 
     done: Array
     due: Array
 
-    def after(self, steps: int) -> Clock:
-        return Clock(self.done + jnp.int32(steps), self.due)
+    def after(self, steps: int) -> LoopClock:
+        return LoopClock(self.done + jnp.int32(steps), self.due)
 
     def is_due(self) -> Array:
         return self.done - self.due >= 0
 
-    def until_due(self, wanted: Array) -> Clock:
+    def until_due(self, wanted: Array) -> LoopClock:
         """The clock, with no tick due unless one is wanted."""
-        return Clock(self.done, jnp.where(wanted, self.due, self.done + jnp.int32(_FARTHEST)))
+        return LoopClock(self.done, jnp.where(wanted, self.due, self.done + jnp.int32(_FARTHEST)))
 
 
-def start() -> Clock:
-    return Clock(jnp.int32(0), jnp.int32(0))
+def start() -> LoopClock:
+    return LoopClock(jnp.int32(0), jnp.int32(0))
 
 
-def tick(listener: Listener, loop: FollowedLoop, wanted: Array, clock: Clock) -> tuple[Clock, Array]:
+def tick(listener: Listener, loop: FollowedLoop, wanted: Array, clock: LoopClock) -> tuple[LoopClock, Array]:
     """Make a tick if one is wanted and due. Returns the next clock, and whether loops inside should report."""
     due, inside = tick_p.bind(wanted, *clock, target=TickTarget(listener, loop))
-    return Clock(clock.done, due), inside
+    return LoopClock(clock.done, due), inside
 
 
-def end(listener: Listener, loop: FollowedLoop, clock: Clock) -> None:
+def end(listener: Listener, loop: FollowedLoop, clock: LoopClock) -> None:
     # `due` makes the call wait: the compiler knows the length of a scan in advance, but not the last answer of the host.
     end_p.bind(*clock, target=TickTarget(listener, loop))
 
@@ -170,7 +170,7 @@ def _batch(primitive: Any, axis_data: Any, operands: Any, dims: Any, *, target: 
 
 def _tick(wanted: Array, done: Array, due: Array, *, target: TickTarget) -> list[Array]:
     return jax.lax.cond(
-        wanted & Clock(done, due).is_due(),
+        wanted & LoopClock(done, due).is_due(),
         lambda: call_p.bind(done, target=target),
         lambda: [due, jnp.bool_(False)],
     )

@@ -17,7 +17,7 @@ from lox._types import Array
 
 def without_marks(jaxpr: Any) -> Any:
     """What a closed jaxpr computes, traced again without its marks and host calls, and without those of derivative rules."""
-    return _evaluated(_Silencer(), jaxpr)
+    return _evaluated(_RepetitionSilencer(), jaxpr)
 
 
 def without_forward_marks(jaxpr: Any) -> Any:
@@ -26,14 +26,14 @@ def without_forward_marks(jaxpr: Any) -> Any:
     return _evaluated(_ForwardSilencer(), jaxpr)
 
 
-def _evaluated(silencer: _Silencer, jaxpr: Any) -> Any:
+def _evaluated(silencer: _RepetitionSilencer, jaxpr: Any) -> Any:
     def evaluate(*args: Array) -> list[Array]:
         return silencer.run(jaxpr, args, Frame(Context({})))
 
     return jax.make_jaxpr(evaluate)(*jaxpr.in_avals)
 
 
-class _Silencer(Collector):
+class _RepetitionSilencer(Collector):
     """Drops every mark, and every host call whose result is not used."""
 
     def __init__(self, survey: type[Survey] = Survey) -> None:
@@ -53,7 +53,7 @@ class _Silencer(Collector):
     backward_context = rule_context
 
 
-class _ForwardSilencer(_Silencer):
+class _ForwardSilencer(_RepetitionSilencer):
     rule_context = Collector.rule_context
     backward_context = Collector.backward_context
 

@@ -93,7 +93,7 @@ def differ_along(usages: Iterable[Usage]) -> tuple[str, ...]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
+class BodySummary:
     """What one jaxpr records, and which keys are recorded inside loops or branches of it."""
 
     usages: Usages
@@ -106,7 +106,7 @@ class Survey:
     def __init__(self, selects: Callable[[Mark, str], bool], also: frozenset[str] = frozenset()) -> None:
         self._selects = selects
         self._also = also  # names of primitives to rebuild even without marks
-        self._read: dict[int, tuple[Any, Summary]] = {}
+        self._read: dict[int, tuple[Any, BodySummary]] = {}
         self._marked: dict[int, tuple[Any, bool]] = {}
         self._holding: dict[int, tuple[Any, bool]] = {}
         self._calls: dict[int, tuple[Any, int]] = {}
@@ -114,7 +114,7 @@ class Survey:
         self._looping: dict[int, tuple[Any, bool]] = {}
         self._selected: dict[int, tuple[Mark, tuple[str, ...]]] = {}
 
-    def __call__(self, jaxpr: Any) -> Summary:
+    def __call__(self, jaxpr: Any) -> BodySummary:
         body, _ = compat.open_jaxpr(jaxpr)
         if id(body) not in self._read:
             # The jaxpr is kept alive with its summary, so its id is not reused meanwhile.
@@ -127,7 +127,7 @@ class Survey:
             self._selected[id(mark)] = (mark, keys)
         return self._selected[id(mark)][1]
 
-    def _summarise(self, body: Any) -> Summary:
+    def _summarise(self, body: Any) -> BodySummary:
         usages: Usages = {}
         folded: set[str] = set()
         marks: Counter[Any] = Counter()
@@ -144,7 +144,7 @@ class Survey:
                 continue
             for key, usage in found.items():
                 usages[key] = usages[key].then(usage) if key in usages else usage
-        return Summary(_with_multiplicity(usages, marks), frozenset(folded))
+        return BodySummary(_with_multiplicity(usages, marks), frozenset(folded))
 
     def _use(self, eqn: Any, index: int, body: Any, segment: int, marks: Counter[Any]) -> Usages:
         avals, mark = tuple([var.aval for var in eqn.invars]), eqn.params["mark"]

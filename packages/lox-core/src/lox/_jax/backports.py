@@ -49,7 +49,7 @@ class Attribute:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class TableEntry:
     """The rule of a primitive in a table of JAX."""
 
     table: Attribute
@@ -77,7 +77,7 @@ class Backport:
     """
 
     name: str
-    place: Attribute | Rule
+    place: Attribute | TableEntry
     wrap: Callable[[Any], Any]
     reason: str
     since: tuple[int, ...] = ()
@@ -225,19 +225,19 @@ BACKPORTS = (
     ),
     Backport(
         "scan in checkpoint",
-        Rule(_CHECKPOINT, _SCAN),
+        TableEntry(_CHECKPOINT, _SCAN),
         _hoist_nothing_in_checkpoint,
         "The rule for scans in jax.checkpoint hoists in code of its own.",
     ),
     Backport(
         "while",
-        Rule(_PARTIAL_EVAL, _WHILE),
+        TableEntry(_PARTIAL_EVAL, _WHILE),
         _run_once,
         "For its derivative, a while loop is run for what is known, and run whole once more for the rest, with its marks.",
     ),
     Backport(
         "while in checkpoint",
-        Rule(_CHECKPOINT, _WHILE),
+        TableEntry(_CHECKPOINT, _WHILE),
         _run_once_in_checkpoint,
         "In jax.checkpoint a while loop is computed again for the backward pass, with its marks.",
     ),
@@ -264,19 +264,19 @@ BACKPORTS = (
     ),
     Backport(
         "lanes of cond",
-        Rule(_BATCHING, _COND),
+        TableEntry(_BATCHING, _COND),
         _ask_lanes(_COND),
         "vmap runs both branches for all lanes: a host call must know which lanes took the branch.",
     ),
     Backport(
         "lanes of while",
-        Rule(_BATCHING, _WHILE),
+        TableEntry(_BATCHING, _WHILE),
         _ask_lanes(_WHILE),
         "vmap runs a loop until the last lane is done: a host call must know which lanes are still in it.",
     ),
     Backport(
         "lanes of scan",
-        Rule(_BATCHING, _SCAN),
+        TableEntry(_BATCHING, _SCAN),
         _ask_lanes(_SCAN),
         "A scan can ask all lanes whether any of them still wants an iteration (bounded loops of equinox): a host call must "
         "know which.",

@@ -16,12 +16,12 @@ from lox._logdict.summary import summarized
 from lox.loggers._backends.text.legend import Legend
 from lox.loggers._backends.text.rows import Row, rows
 from lox.loggers._cli.output import lines
-from lox.loggers._cli.selection import Chosen, Selection, choose
+from lox.loggers._cli.selection import Chosen, RunSelection, choose
 from lox.loggers._errors import LoggerOptionError
 from lox.loggers._json import to_json
 
 
-def export(selection: Selection, *, form: str | None, output: str | None) -> bool:
+def export(selection: RunSelection, *, form: str | None, output: str | None) -> bool:
     """Writes the table; returns whether everything could be read."""
     chosen = choose(selection)
     form = form or {".jsonl": "jsonl", ".parquet": "parquet"}.get(Path(output or "").suffix, "csv")

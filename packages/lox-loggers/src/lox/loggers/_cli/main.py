@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import lox
 
 if TYPE_CHECKING:
-    from lox.loggers._cli.selection import Selection
+    from lox.loggers._cli.selection import RunSelection
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,10 +148,10 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _selection(options: argparse.Namespace, also: Sequence[str] = ()) -> Selection:
-    from lox.loggers._cli.selection import Selection
+def _selection(options: argparse.Namespace, also: Sequence[str] = ()) -> RunSelection:
+    from lox.loggers._cli.selection import RunSelection
 
-    return Selection(options.paths, options.keys, options.where, options.reader, also)
+    return RunSelection(options.paths, options.keys, options.where, options.reader, also)
 
 
 def _loggers(options: argparse.Namespace) -> int:

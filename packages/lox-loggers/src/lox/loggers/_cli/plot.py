@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from lox.loggers._cli.output import lines
-from lox.loggers._cli.selection import Selection, choose
+from lox.loggers._cli.selection import RunSelection, choose
 from lox.loggers._compare.characters import draw_all
 from lox.loggers._compare.curves import Look, as_data, panels
 from lox.loggers._compare.figure import figure
@@ -15,7 +15,7 @@ from lox.loggers._errors import LoggerOptionError, RunFormatError
 from lox.loggers._json import finite, to_json
 
 
-def plot(selection: Selection, look: Look, *, output: str | None, log: bool, as_json: bool) -> tuple[str, bool]:
+def plot(selection: RunSelection, look: Look, *, output: str | None, log: bool, as_json: bool) -> tuple[str, bool]:
     """The text to print, and whether everything could be read."""
     chosen = choose(selection)
     found = panels(chosen.experiments, look, chosen.wanted)

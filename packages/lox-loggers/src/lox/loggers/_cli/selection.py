@@ -22,7 +22,7 @@ from lox.loggers._readers.selection import Keys
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class RunSelection:
     """What the user asked for. Each path is an experiment of its own.
 
     Args:
@@ -45,7 +45,7 @@ class Chosen:
     """Whether everything could be read."""
 
 
-def choose(selection: Selection) -> Chosen:
+def choose(selection: RunSelection) -> Chosen:
     """The runs, with notes on stderr about what cannot be read or does not match."""
     conditions = dict(map(_condition, selection.where))
     readers = installed_readers(selection.readers)
@@ -72,7 +72,7 @@ def _read(path: Path, readers: Mapping[str, Reader], wanted: Keys) -> Readable:
     return readable
 
 
-def _check_keys(selection: Selection, experiments: Mapping[str, Runs], wanted: Keys, reading: Keys) -> None:
+def _check_keys(selection: RunSelection, experiments: Mapping[str, Runs], wanted: Keys, reading: Keys) -> None:
     kept = {
         name
         for runs in experiments.values()

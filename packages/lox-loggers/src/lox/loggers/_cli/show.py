@@ -11,7 +11,7 @@ import numpy as np
 import lox
 from lox.loggers._backends.display.numbers import short, sparkline, whole
 from lox.loggers._cli.output import lines, table
-from lox.loggers._cli.selection import Chosen, Selection, choose
+from lox.loggers._cli.selection import Chosen, RunSelection, choose
 from lox.loggers._compare import statistics
 from lox.loggers._compare.columns import Array, NumericColumn, axes_of, numeric_columns
 from lox.loggers._errors import RunFormatError
@@ -42,7 +42,7 @@ class Options:
     as_json: bool = False
 
 
-def show(selection: Selection, options: Options) -> tuple[str, bool]:
+def show(selection: RunSelection, options: Options) -> tuple[str, bool]:
     """The text, and whether everything could be read."""
     chosen = choose(selection)
     if options.as_json:
