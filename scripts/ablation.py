@@ -11,6 +11,7 @@ import collections
 import re
 import subprocess
 import sys
+from typing import Any
 
 import jax
 
@@ -37,8 +38,15 @@ def failures_without(name: str, arguments: list[str]) -> list[str]:
 
 def print_witnesses() -> None:
     print(f"| without (JAX {jax.__version__}) | its witness finds | instead of |\n| --- | --- | --- |")
-    for name, found in in_process.witnesses_without().items():
-        print(f"| {name} | {_count(found['without'])} | {_count(found['expected']).split()[0]} |")
+    print("\n".join(lines(in_process.witnesses_without())))
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The lines of the table for what the witnesses found."""
+    return [
+        f"| {name} | {_count(each['without'])} | {_count(each['expected']).split()[0]} |"
+        for name, each in found.items()
+    ]
 
 
 def _count(found: int | list[float]) -> str:

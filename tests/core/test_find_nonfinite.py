@@ -33,6 +33,7 @@ def line_of(fun, text):
 # --- laws over the corpus --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_the_result_is_the_same_and_finite_programs_have_nothing_to_report(program):
     funs = [program.fun, jax.grad(program.fun)] if program.differentiable else [program.fun]
@@ -278,6 +279,23 @@ def test_a_masked_value_does_not_hide_one_that_gets_out():
 
     report = report_of(f, 1.0)
     assert (report.primitive, report.loops) == ("log", {"scan": 0})
+    report = report_of(f, 1.0, ignore_masked=True)
+    assert (report.primitive, report.loops) == ("div", {"scan": 2})
+
+
+def test_a_value_in_a_mutable_array_gets_out():
+    def f(x):
+        total = jax.new_ref(x)
+
+        def step(i, _):
+            masked = jnp.where(i > 0, jnp.log(i), 0.0)
+            total[...] = (total[...] + masked) / (i - 2.0)
+            return i + 1, None
+
+        jax.lax.scan(step, 0.0, None, length=4)
+        return total[...]
+
+    assert report_of(f, 1.0).primitive == "log"
     report = report_of(f, 1.0, ignore_masked=True)
     assert (report.primitive, report.loops) == ("div", {"scan": 2})
 

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import itertools
 import json
+import os
+import pathlib
 import re
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -20,19 +24,44 @@ import jax.numpy as jnp
 
 from tests.core.seam import tables
 
+ROOT = pathlib.Path(__file__).parents[3]
 
-def changed_places() -> Any:
-    """What is different in JAX after lox was imported, and after it was used."""
+
+def run(name: str, *arguments: str) -> Any:
+    """What a script of this file prints, in a fresh process."""
+    command = [sys.executable, "-m", "tests.core.seam.in_process", name, *arguments]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def loaded_by_lox() -> Any:
+    """The modules of JAX that are loaded with lox."""
+    import lox.loggers  # noqa: F401
+
+    return tables.modules()
+
+
+def changed_places(*loaded: str) -> Any:
+    """What is different in JAX, in these modules too, after lox was imported, then its loggers, and after it was used."""
+    for name in loaded:
+        importlib.import_module(name)
     tables.load_all()
-    loaded = tables.modules()  # one that is loaded later is new, and no change
-    before = tables.snapshot(loaded)
+    modules = tables.modules()  # one that is loaded later is new, and no change
+    before = tables.snapshot(modules)
     import lox
+
+    imported = tables.snapshot(modules)
     import lox.loggers
 
-    imported = tables.snapshot(loaded)
+    with_loggers = tables.snapshot(modules)
     _use(lox)
-    used = tables.snapshot(loaded)
-    return {"import": tables.differences(before, imported), "use": tables.differences(imported, used)}
+    return {
+        "import lox": tables.differences(before, imported),
+        "import lox.loggers": tables.differences(imported, with_loggers),
+        "use": tables.differences(with_loggers, tables.snapshot(modules)),
+    }
 
 
 def _use(lox: Any) -> None:
@@ -115,6 +144,28 @@ def first_mark_in_a_rule() -> Any:
     return WITNESSES["rules in checkpoint"]()
 
 
+def scan3() -> Any:
+    """Results of scans with jax_scan3, as it is and with what is missing; None is an error."""
+    from tests.core.seam.scan3 import finish_scan3
+
+    jax.config.update("jax_scan3", True)
+    x = jnp.arange(3.0)
+
+    def results() -> dict[str, Any]:
+        total = jax.jit(lambda x: jax.lax.scan(lambda c, v: (c + v, None), 0.0, x)[0])(x)
+        sums = jax.lax.scan(lambda c, v: (c + v, c + v), 0.0, x, reverse=True)[1]
+        try:
+            empty = jax.lax.scan(lambda c, v: (c + v, c), 0.0, x[:0])[1].tolist()
+        except IndexError:
+            empty = None
+        return {"jit": float(total), "reverse": sums.tolist(), "length 0": empty}
+
+    as_it_is = results()
+    finish_scan3()
+    jax.clear_caches()
+    return as_it_is, results()
+
+
 class _Logged(dict[str, Any]):
     """What a program gets from ``lox.log`` where there is no lox."""
 
@@ -125,7 +176,8 @@ class _Logged(dict[str, Any]):
 
 
 def programs(lox_is: str) -> Any:
-    """The programs of the corpus, and some random ones, without their marks, as JAX sees them."""
+    """The programs of the corpus, and some random ones, without their marks, as JAX sees them. For each change it is every
+    third."""
     jax.config.update("jax_disable_most_optimizations", True)
     absent = types.ModuleType("lox")
     absent.log = _Logged  # type: ignore[attr-defined]
@@ -143,7 +195,12 @@ def programs(lox_is: str) -> Any:
             _use(lox)
             for name in ("scan", "custom_vjp_in_a_scan", "scan_of_a_checkpoint", "cond"):
                 _use_on_something_like_it(lox, name)
-    return {program.name: _prints(program, jnp.asarray(LANES)) for program in some}
+    return {program.name: _prints(program, jnp.asarray(LANES)) for program in some[:: every()]}
+
+
+def every() -> int:
+    """Every how many programs are looked at; at night all of them."""
+    return int(os.environ.get("LOX_TEST_EVERY") or 3)
 
 
 RANDOM = 30
@@ -211,7 +268,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-_SCRIPTS = (changed_places, without_a_place, witnesses_without, first_mark_in_a_rule, programs)
+_SCRIPTS = (loaded_by_lox, changed_places, without_a_place, witnesses_without, first_mark_in_a_rule, scan3, programs)
 SCRIPTS = {script.__name__: script for script in _SCRIPTS}
 
 if __name__ == "__main__":

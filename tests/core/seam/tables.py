@@ -40,11 +40,22 @@ def _entries(place: str, value: Any) -> dict[str, Any]:
     if isinstance(value, type) and value.__module__.startswith("jax."):
         methods = {name: part for name, part in vars(value).items() if callable(part)}
         return {place: value, **{f"{place}.{name}": part for name, part in methods.items()}}
-    if isinstance(value, dict) and any(isinstance(key, jax.extend.core.Primitive) for key in value):
-        return {f"{place}[{key}]": rule for key, rule in value.items()}
+    if isinstance(value, dict):
+        return _rules(place, value)
     if type(value).__name__ == "EffectTypeSet":
         return {f"{place}: {kind.__module__}.{kind.__name__}": True for kind in value._effect_types}
     return {place: value} if callable(value) else {}
+
+
+def _rules(place: str, table: dict[Any, Any]) -> dict[str, Any]:
+    """A table of rules, by primitive, or one such table for each platform."""
+    found: dict[str, Any] = {}
+    for key, rule in list(table.items()):
+        if isinstance(key, jax.extend.core.Primitive):
+            found[f"{place}[{key}]"] = rule
+        elif isinstance(rule, dict):
+            found.update(_rules(f"{place}[{key}]", rule))
+    return found
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str], list[str]]:

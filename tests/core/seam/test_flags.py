@@ -15,6 +15,7 @@ import pytest
 
 import lox
 from tests.core.checks import assert_close, assert_logs_are, assert_logs_equal, tapped
+from tests.core.seam.in_process import run
 from tests.corpus import LANES, PROGRAMS, X
 
 FLAGS = [flag for flag in ("jax_remat3", "jax_custom_jvp3", "jax_custom_vjp3") if hasattr(jax.config, flag)]
@@ -47,9 +48,11 @@ NAMES = [
     "scan_of_a_checkpoint",
     "checkpoint_of_a_scan",
     "custom_jvp",
+    "custom_jvp_with_a_constant_record",
     "custom_jvp_with_symbolic_zeros_and_static_arguments",
     "custom_vjp",
     "custom_vjp_with_a_mark_in_its_backward_rule",
+    "custom_vjp_with_symbolic_zeros_and_static_arguments",
     "custom_vjp_in_a_scan",
     "invariants_of_a_checkpointed_scan_in_functions_with_custom_vjp",
 ]
@@ -75,6 +78,7 @@ def test_each_mark_is_recorded_once(program, flags, set_flags):
     assert_logs_are(logs, program.expected(X))
     gradient, inside = jax.jit(jax.grad(lox.spool(program.fun), has_aux=True))(ARGUMENT)
     assert_logs_equal(inside, logs)
+    assert_logs_equal(jax.grad(jax.jit(lox.spool(program.fun)), has_aux=True)(ARGUMENT)[1], logs)
     same_gradient, outside = lox.spool(jax.jit(jax.grad(program.fun)))(ARGUMENT)
     assert_close(same_gradient, gradient)
     backward = program.backward(X) if program.backward else {}
@@ -261,7 +265,7 @@ def check_with_scan3(program, set_flags, flags):
     out, logs = lox.spool(program.fun, **program.options)(ARGUMENT)
     assert_close(out, found)
     assert_logs_are(logs.trim(), program.expected(X), program.steps(X) if program.steps else {})
-    assert len(tapped(program.fun, ARGUMENT)[1]) > 0 or not logs
+    assert bool(tapped(program.fun, ARGUMENT)[1]) == any(int(count) for count in logs.counts.values())
 
 
 @settled
@@ -276,12 +280,41 @@ def test_loops_of_lox_itself_are_right_with_scan3(set_flags):
 
 @settled
 @pytest.mark.skipif(not hasattr(jax.config, "jax_scan3"), reason="this JAX has no such flag")
-def test_jit_of_scan3_is_jax_own_failure():
-    """Where this fails, JAX has mended it: run the corpus with jax_scan3."""
-    before = jax.config.jax_scan3
-    jax.config.update("jax_scan3", True)
-    try:
-        total = jax.jit(lambda x: jax.lax.scan(lambda c, v: (c + v, None), 0.0, x)[0])(jnp.arange(3.0))
-    finally:
-        jax.config.update("jax_scan3", before)
-    assert float(total) == 0.0  # 3.0 would be right
+@pytest.mark.parametrize("unroll", [1, 2, 3])
+def test_records_of_an_unrolled_scan3_arrive_in_order(unroll, set_flags):
+    def f(xs):
+        return jax.lax.scan(lambda c, x: (lox.log({"x": x}), (c, x))[1], 0.0, xs, unroll=unroll)[1]
+
+    set_flags(["jax_scan3"])
+    xs = jnp.arange(12.0)
+    assert [float(logs["x"]) for logs in tapped(jax.jit(f), xs)[1]] == xs.tolist()
+    assert_close(lox.spool(f)(xs)[1]["x"], xs)
+
+
+@settled
+@pytest.mark.skipif(not hasattr(jax.config, "jax_scan3"), reason="this JAX has no such flag")
+def test_what_runs_outside_jit_with_scan3_runs_outside_jit_with_lox(set_flags):
+    """JAX's ``jit`` would drop scans without results. Such a scan may be in a call, and without marks."""
+
+    def total(x):
+        return jax.lax.scan(lambda c, v: (c + v, None), 0.0, x)[0]
+
+    called = jax.custom_jvp(total)
+    called.defjvps(lambda tangent, out, x: tangent.sum())
+
+    def f(x):
+        lox.log({"x": x})
+        return total(x) + called(x)
+
+    set_flags(["jax_scan3"])
+    for changed in (lox.nolog(f), lox.tap(f, lambda logs: None), lambda x: lox.spool(f)(x)[0]):
+        assert float(changed(ARGUMENT)) == float(f(ARGUMENT)) == 2 * float(ARGUMENT.sum())
+
+
+@settled
+@pytest.mark.skipif(not hasattr(jax.config, "jax_scan3"), reason="this JAX has no such flag")
+def test_jit_reverse_and_length_0_of_scan3_are_failures_of_jax():
+    """Where this fails, JAX has mended it, and ``seam/scan3.py`` can go."""
+    as_it_is, finished = run("scan3")
+    assert as_it_is == {"jit": 0.0, "reverse": [0.0, 1.0, 3.0], "length 0": None}
+    assert finished == {"jit": 3.0, "reverse": [3.0, 3.0, 2.0], "length 0": []}

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from lox._jax import compat
+from lox._jax.scans import Scan, is_scan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +57,8 @@ class Effort:
         if name in _OPAQUE:
             return self._speed.between_looks
         inner = [self.of_body(jaxpr) for jaxpr in compat.all_jaxprs_in_params(params)]
-        if name == "scan":
-            length = params["length"]
+        if is_scan(eqn):
+            length = Scan.of(eqn).length
             return sum(inner) * (length if isinstance(length, int) else _DYNAMIC)
         if name == "while":
             return max(sum(inner) * _DYNAMIC, self._speed.equation)
@@ -72,9 +73,9 @@ class Effort:
             return eqn.primitive.name == "while" or self.of_equation(eqn) >= _SHORT
         return self.of_equation(eqn) >= self._speed.between_looks
 
-    def chunk(self, eqn: Any, outermost: bool) -> int:
+    def chunk(self, loop: Scan, outermost: bool) -> int:
         """How many iterations of a scan come between two looks."""
-        length, step = eqn.params["length"], self.of_body(eqn.params["jaxpr"]) or self._speed.equation
+        length, step = loop.length, self.of_body(loop.jaxpr) or self._speed.equation
         if not isinstance(length, int):
             return 1
         wanted = min(math.ceil(self._speed.between_looks / step), length)

@@ -25,6 +25,7 @@ from lox._interpret.arguments import take_self
 from lox._interpret.chunks import scan_in_chunks
 from lox._interpret.collect import Context, Frame
 from lox._jax import compat, hi_primitives, sharding
+from lox._jax.scans import Scan, is_scan
 from lox._types import Array
 
 L = TypeVar("L", bound=Listener)
@@ -117,10 +118,11 @@ class Follower(Explorer):
         return outs
 
     def _follow(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> tuple[Sequence[Array], LoopClock]:
-        if eqn.primitive.name == "scan" and not any(map(sharding.is_split, invals)):
-            size = self._effort.chunk(eqn, self.loops[node].inside is None)
+        if is_scan(eqn) and not any(map(sharding.is_split, invals)):
+            loop = Scan.of(eqn)
+            size = self._effort.chunk(loop, self.loops[node].inside is None)
             if size > 1:
-                return self._scan_of_chunks(node, eqn, invals, frame, size)
+                return self._scan_of_chunks(node, loop, invals, frame, size)
         if eqn.primitive.name == "while" and _has_plain_condition(eqn):
             return self._while_of_whiles(node, eqn, invals, frame)
         number = _clock_of(self.loops[node])
@@ -131,19 +133,17 @@ class Follower(Explorer):
     def _body(self, node: Node, jaxpr: Any, args: list[Array], frame: Frame, inside: Array) -> list[Array]:
         return self.body(jaxpr, args, Frame(frame.context(frozenset(), env=inside, place=node)))
 
-    def _scan_of_chunks(self, node: Node, eqn: Any, invals: list[Array], frame: Frame, size: int) -> Any:
-        params = eqn.params
-        num_consts, num_carry = compat.scan_arities(params)
-        consts, init, xs = invals[:num_consts], invals[num_consts:][:num_carry], invals[num_consts + num_carry :]
-        length, reverse = params["length"], params["reverse"]
+    def _scan_of_chunks(self, node: Node, loop: Scan, invals: list[Array], frame: Frame, size: int) -> Any:
+        consts, init, xs = loop.split(invals)
+        length, reverse, num_carry = loop.length, loop.reverse, loop.num_carry
         wanted = frame.env
 
         def scan(carried: list[Array], xs: list[Array], length: int, inside: Array) -> Any:
             def step(carried: list[Array], x: list[Array]) -> Any:
-                outs = self._body(node, params["jaxpr"], [*consts, *carried, *x], frame, inside)
+                outs = self._body(node, loop.jaxpr, loop.arguments(consts, carried, x), frame, inside)
                 return outs[:num_carry], outs[num_carry:]
 
-            return hi_primitives.scan(step, carried, xs, length=length, reverse=reverse, unroll=params["unroll"])
+            return hi_primitives.scan(step, carried, xs, length=length, reverse=reverse, unroll=loop.unroll)
 
         def chunk(carry: Any, xs: list[Array]) -> Any:
             clock, inside = ticks.tick(self._listener, self.loops[node], wanted, carry[1])
@@ -197,7 +197,7 @@ def _outermost(region: Region) -> Iterator[Node]:
 
 
 def _is_unrolled(eqn: Any) -> bool:
-    return eqn.primitive.name == "scan" and eqn.params["unroll"] == eqn.params["length"]
+    return is_scan(eqn) and Scan.of(eqn).unroll == Scan.of(eqn).length
 
 
 def _has_plain_condition(eqn: Any) -> bool:

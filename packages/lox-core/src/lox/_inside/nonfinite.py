@@ -102,6 +102,14 @@ class WatchVisit(Visit):
         self.before = before
         self.run: list[_Evaluated] = []
         self.infinite: set[Any] = set()
+        self.refs: dict[Any, Array] = {}  # mutable arrays that the body was given, and uses
+        self._given = {var for var in region.body.invars if compat.is_ref_type(var.aval)}
+
+    def given_refs(self, eqn: Any, invals: list[Array]) -> dict[Any, Array]:
+        if not self._given:
+            return {}
+        operands = zip(eqn.invars, invals, strict=True)
+        return {atom: value for atom, value in operands if not isinstance(atom, compat.Literal) and atom in self._given}
 
 
 class Watcher(CountingExplorer):
@@ -159,6 +167,7 @@ class Watcher(CountingExplorer):
 
     def evaluated(self, visit: WatchVisit, eqn: Any, invals: list[Array], outs: Sequence[Array], frame: Frame) -> None:
         del frame
+        visit.refs.update(visit.given_refs(eqn, invals))
         node = visit.region.nodes.get(id(eqn))
         if node is None or not self.enters(node):
             visit.run.append(_Evaluated(eqn, invals, outs))
@@ -166,7 +175,8 @@ class Watcher(CountingExplorer):
     def finish(self, visit: WatchVisit, outs: list[Array], frame: Frame) -> None:
         self._look(visit, frame)
         if self._ignore_masked:
-            bad = _any([_is_bad(out) for out in outs if is_float(jax.typeof(out))])
+            left = [*outs, *(ref[...] for ref in visit.refs.values())]  # what leaves the body
+            bad = _any([_is_bad(value) for value in left if is_float(jax.typeof(value))])
             frame.state[VERDICT] = _choose(bad, frame.state[VERDICT], visit.before)
 
     def take_apart(self, node: Node, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from lox._interpret.table import RULES
 from lox._jax import compat, hi_primitives, source
+from lox._jax.scans import Scan, is_scan
 
 Path = tuple[str, ...]
 
@@ -152,7 +153,6 @@ def can_be_entered(eqn: Any) -> bool:
 # The current primitives, and what replaces them with JAX's upgrade flags.
 _FUNCTIONS = ("jit", "custom_jvp_call", "custom_vjp_call", "CustomJVPTraced", "CustomVJPTraced")
 _FORWARD_RULES = ("custom_jvp_call", "CustomJVPTraced")
-_SCANS = ("scan", "Scan3")
 
 
 def is_function(eqn: Any) -> bool:
@@ -178,8 +178,8 @@ def _label(eqn: Any) -> str:
 
 
 def _loop(eqn: Any, path: str) -> Loop | None:
-    if hi_primitives.name_of(eqn) in _SCANS:
-        return Loop(path, hi_primitives.params_of(eqn)["length"])
+    if is_scan(eqn):
+        return Loop(path, Scan.of(eqn).length)
     return Loop(path, None) if eqn.primitive.name == "while" else None
 
 

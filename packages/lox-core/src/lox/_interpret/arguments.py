@@ -37,7 +37,9 @@ def on_device(leaf: Any) -> Array:
 
 def take_self(fun: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """For a method of an object that is meant to be changed, or such an object itself: a function and its first argument."""
-    is_object = graphs.recogniser() or never
+    is_object = graphs.recogniser()
+    if is_object is None:
+        return fun, ()
     if isinstance(fun, types.MethodType) and is_object(fun.__self__):
         return fun.__func__, (fun.__self__,)
     if is_object(fun):

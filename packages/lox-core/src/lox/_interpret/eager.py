@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -101,10 +101,11 @@ class EagerProgram:
             inputs = [places[atom] for atom in eqn.invars if not isinstance(atom, compat.Literal)]
             for var in eqn.outvars:
                 places[var] = len(places)
-            dead = [places[var] for var in last_used.get(i, ()) if var not in kept]
+            ends_here = [var for var in last_used.get(i, ()) if var not in kept]
+            dead = [places[var] for var in ends_here]
             dead += [places[var] for var in eqn.outvars if var not in last_use and var not in kept]
             self._steps.append(
-                (_in_its_mesh(eqn, _compiled(eqn, kept)), inputs, [places[var] for var in eqn.outvars], dead)
+                (_in_its_mesh(eqn, _compiled(eqn, ends_here)), inputs, [places[var] for var in eqn.outvars], dead)
             )
         self._outs: list[Any] = [atom.val if isinstance(atom, compat.Literal) else None for atom in body.outvars]
         self._out_places = [None if isinstance(atom, compat.Literal) else places[atom] for atom in body.outvars]
@@ -137,17 +138,16 @@ def _in_its_mesh(eqn: Any, run: Callable[..., Sequence[Array]]) -> Callable[...,
     return inside
 
 
-def _compiled(eqn: Any, kept: set[Any]) -> Callable[..., Sequence[Array]]:
+def _compiled(eqn: Any, ends_here: Collection[Any]) -> Callable[..., Sequence[Array]]:
     """A function of the equation's variables, with its literals built in.
 
     Args:
-      kept: the results of the whole program.
+      ends_here: variables that nothing needs after this equation.
     """
     literals = tuple(atom if isinstance(atom, compat.Literal) else None for atom in eqn.invars)
     if any(compat.all_jaxprs_in_params(eqn.params)):
-        return _compiled_call(
-            eqn, literals, kept
-        )  # not shared: that would keep a jaxpr, and what it closes over, alive
+        # Not shared: that would keep a jaxpr, and what it closes over, alive.
+        return _compiled_call(eqn, literals, ends_here)
     if eqn.effects or eqn.primitive.name in _BOUND_DIRECTLY:
         return functools.partial(_bind, eqn, literals)
     try:
@@ -156,9 +156,12 @@ def _compiled(eqn: Any, kept: set[Any]) -> Callable[..., Sequence[Array]]:
         return jax.jit(functools.partial(_bind, eqn, literals))
 
 
-def _compiled_call(eqn: Any, literals: tuple[Any, ...], kept: set[Any]) -> Callable[..., Sequence[Array]]:
+def _compiled_call(eqn: Any, literals: tuple[Any, ...], ends_here: Collection[Any]) -> Callable[..., Sequence[Array]]:
     run = functools.partial(_bind, eqn, literals)
-    return jitted.jit_of_equation(eqn, run, kept) if eqn.primitive.name == "jit" else jax.jit(run)
+    if eqn.primitive.name == "jit":
+        return jitted.jit_of_equation(eqn, run, ends_here)
+    # Mutable arrays commit results to a device outside jit only, and jit drops scans of jax_scan3 that write to them.
+    return run if compat.uses_refs(eqn) else jax.jit(run)
 
 
 # The device of their results depends on their arguments.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from lox._interpret import lanes, table
 from lox._interpret.lanes import Lanes
 from lox._jax import compat, hi_primitives, sharding
+from lox._jax.scans import Scan, is_scan
 from lox._marks.mark import Mark, Record
 from lox._marks.primitives import LogEffect, log_p
 from lox._storage.packing import MAX_PACKED_ELEMENTS
@@ -198,7 +199,7 @@ class Survey:
         if not self.has_marks(eqn):
             return 0
         # The body of an unrolled scan appears several times.
-        copies = int(eqn.params.get("unroll", 1))
+        copies = Scan.of(eqn).unroll if is_scan(eqn) else 1
         jaxprs = list(compat.all_jaxprs_in_params(eqn.params))
         inside = (
             sum(map(self.calls, jaxprs)) if jaxprs else 1
@@ -210,7 +211,8 @@ class Survey:
         return copies * inside
 
     def _holds_loop(self, eqn: Any) -> bool:
-        return eqn.primitive.name in ("scan", "while") or any(map(self._loops, compat.all_jaxprs_in_params(eqn.params)))
+        is_loop = is_scan(eqn) or eqn.primitive.name == "while"
+        return is_loop or any(map(self._loops, compat.all_jaxprs_in_params(eqn.params)))
 
     def _loops(self, jaxpr: Any) -> bool:
         body, _ = compat.open_jaxpr(jaxpr)

@@ -6,6 +6,7 @@ No other folder imports ``jax._src``. Each fork has a comment with the version u
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -192,6 +193,14 @@ def writes_refs(jaxpr: Any) -> bool:
     return any(isinstance(effect, (WriteEffect, AccumEffect)) for effect in jaxpr.effects)
 
 
+def uses_refs(eqn: Any) -> bool:
+    """Whether an equation is given mutable arrays, or makes some inside it."""
+    if any(is_ref_type(atom.aval) for atom in (*eqn.invars, *eqn.outvars)):
+        return True
+    inner = (open_jaxpr(jaxpr)[0] for jaxpr in all_jaxprs_in_params(eqn.params))
+    return any(uses_refs(each) for jaxpr in inner for each in jaxpr.eqns)
+
+
 def returned_refs(jaxpr: Any) -> dict[int, int]:
     """Which results are mutable arrays, and which of the arguments they are."""
     body, _ = open_jaxpr(jaxpr)
@@ -207,6 +216,14 @@ def mode_for(dtypes: Iterable[Any]) -> AbstractContextManager[Any]:
 
 
 _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64, np.complex128)))
+
+
+def cast(array: Any, dtype: Any) -> Any:
+    """An array as this type. Outside x64 mode, ``astype`` would make a wide array narrow."""
+    if array.dtype == dtype:
+        return array
+    with mode_for([dtype]):
+        return jax.lax.convert_element_type(array, dtype)
 
 
 def constant(value: Any, dtype: Any) -> Any:
@@ -289,6 +306,32 @@ def is_linear(operand: Any) -> bool:
 
 def define_jvp(primitive: Any, rule: Callable[..., Any]) -> None:
     ad.primitive_jvps[primitive] = rule
+
+
+def savable_policy(policy: Any, state: Iterable[Any]) -> Any:
+    """The policy of a checkpoint that carries lox's own ``state``.
+
+    JAX < 0.11 rounds what a policy saves with an operation that complex numbers do not have, and running means are kept in
+    complex numbers. They are computed again instead.
+    """
+    if policy is None or jax.__version_info__ >= (0, 11) or not any(map(_is_complex, state)):
+        return policy
+    return _SavesNoComplex(policy)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SavesNoComplex:
+    """Equal for equal policies, so that a checkpoint is traced once."""
+
+    policy: Callable[..., Any]
+
+    def __call__(self, primitive: Any, *avals: Any, **params: Any) -> Any:
+        makes_complex = primitive.name == "complex" or any(map(_is_complex, avals))
+        return False if makes_complex else self.policy(primitive, *avals, **params)
+
+
+def _is_complex(value: Any) -> bool:
+    return jax.numpy.issubdtype(getattr(value, "dtype", bool), np.complexfloating)
 
 
 def define_transpose(primitive: Any, rule: Callable[..., Any]) -> None:

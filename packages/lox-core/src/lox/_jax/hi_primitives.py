@@ -7,7 +7,7 @@ In JAX >= 0.11 ``custom_root`` is one of them. With the flags ``jax_remat3``, ``
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -109,11 +109,6 @@ def _is_symbolic_zero(cotangent: Any) -> bool:
 
 
 # --- scans -------------------------------------------------------------------------------------------------------------
-
-
-def scanned_over(prim: Any) -> Iterator[bool]:
-    """Which operands of a scan are scanned over. The others, including references, are the same in each iteration."""
-    return iter(prim.extensives)
 
 
 def classic_scan() -> Any:

@@ -25,6 +25,10 @@ def placements(shardings: Sequence[Any], layouts: Sequence[Any]) -> tuple[Any, .
 _JittedFunction = type(jax.jit(lambda: None))
 
 
+def is_jitted(fun: Any) -> bool:
+    return isinstance(fun, _JittedFunction)
+
+
 def is_function(fun: Any) -> bool:
     """Whether it is a plain Python function or a jitted one, with no state that changes between calls."""
     return isinstance(fun, (types.FunctionType, _JittedFunction))
@@ -64,19 +68,26 @@ def without_top_level_options(fun: Any) -> Any:
     return jax.jit(fun.__wrapped__, **kept)
 
 
-def jit_of_equation(eqn: Any, run: Callable[..., Any], kept: Collection[Any]) -> Callable[..., Any]:
+def jit_of_equation(eqn: Any, run: Callable[..., Any], ends_here: Collection[Any]) -> Callable[..., Any]:
     """A jit equation as a function of its variables that is dispatched like the jitted function.
 
     Args:
-      kept: variables that are still needed, such as logged values. They are not donated.
+      ends_here: variables that nothing needs after it. Others are not donated: a value that only ``lox.log`` uses once more is
+        not used again without lox.
     """
     params = eqn.params
-    plain = all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
-    if not plain or params["compiler_options_kvs"] or params["keep_unused"]:
-        return run
     variables = [
-        donated and atom not in kept
+        (donated, atom in ends_here and eqn.invars.count(atom) == 1)
         for donated, atom in zip(params["donated_invars"], eqn.invars, strict=True)
         if not isinstance(atom, Literal)
     ]
-    return jax.jit(run, donate_argnums=tuple(i for i, donated in enumerate(variables) if donated))
+    plain = all(s is _UNSPECIFIED for s in (*params["in_shardings"], *params["out_shardings"]))
+    if plain and not params["compiler_options_kvs"] and not params["keep_unused"]:
+        return jax.jit(run, donate_argnums=tuple(i for i, may_go in enumerate(variables) if all(may_go)))
+    needed = [donated and not spare for donated, spare in variables]
+    return _copying(run, needed) if any(needed) else run
+
+
+def _copying(run: Callable[..., Any], needed: list[bool]) -> Callable[..., Any]:
+    """The function with copies of some of its arguments, which it gives away."""
+    return lambda *args: run(*[arg.copy() if copied else arg for arg, copied in zip(args, needed, strict=True)])

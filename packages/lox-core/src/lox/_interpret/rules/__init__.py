@@ -43,6 +43,6 @@ if hi.ARE_SETTLED:
             "RematTraced": Transparent(hi_primitives.checkpoint_jaxpr, hi_primitives.run_checkpoint),
             "CustomJVPTraced": Transparent(hi_primitives.primal_jaxpr, hi_primitives.run_custom_jvp),
             "CustomVJPTraced": Transparent(hi_primitives.primal_jaxpr, hi_primitives.run_custom_vjp),
-            "Scan3": Folding(hi_primitives.scan_usages, hi_primitives.run_scan),
+            "Scan3": Folding(loops.scan_usages, loops.run_scan),
         }
     )

@@ -1,6 +1,6 @@
-"""Primitives that are objects (``lox._jax.hi_primitives``): checkpoints, functions with derivative rules, scans.
+"""Primitives that are objects (``lox._jax.hi_primitives``): checkpoints, and functions with derivative rules.
 
-Their rules follow those for the older primitives in ``calls``, ``derivatives`` and ``loops``.
+Their rules follow those for the older primitives in ``calls`` and ``derivatives``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Any
 import jax
 
 from lox._interpret.collect import Collector, Context, Frame
-from lox._interpret.rules import calls, derivatives, loops
-from lox._interpret.survey import Survey, Usages
+from lox._interpret.rules import calls, derivatives
 from lox._jax import compat
 from lox._jax import hi_primitives as hi
 
@@ -63,11 +62,17 @@ class _Call:
     def rule(self, rule: Any, context: Context, args: list[Array], tangents: list[Array]) -> tuple[list[Array], Any]:
         """The results and the records of one of its derivative rules."""
         outs, recorded = derivatives.evaluate_rule(self.collector, rule, self.primal, context, args, tangents, args)
-        return outs, jax.tree.leaves(recorded)
+        # Constants are numpy arrays, which JAX does not take from a rule here, as it does without the flags. Those of the rule
+        # itself stay as they are: a residual may be a condition of Python.
+        return outs, list(map(_on_device, jax.tree.leaves(recorded)))
 
     def finish(self, frame: Frame, results: Any) -> list[Array]:
         outs, leaves = results
         return derivatives.finish_call(frame, (outs, self.tree.unflatten(leaves)))
+
+
+def _on_device(value: Any) -> Array:
+    return value if isinstance(value, jax.Array) else compat.array_of(value, jax.typeof(value))
 
 
 def run_custom_jvp(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
@@ -112,39 +117,3 @@ def run_custom_vjp(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
     call = jax.custom_vjp(lambda context, *args: evaluate(context, *args))
     call.defvjp(forward, backward, symbolic_zeros=True)
     return evaluate.finish(frame, call(derivatives.prepare_call(collector, frame, primal), *invals))
-
-
-# --- scan with jax_scan3: what is carried is in references, and among the constants ------------------------------------
-
-
-def scan_usages(eqn: Any, survey: Survey) -> Usages:
-    prim = _prim(eqn)
-    return {key: usage.times(prim.length) for key, usage in survey(prim.jaxpr).usages.items()}
-
-
-def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
-    prim = _prim(eqn)
-    numbers = collector.stores_in(prim.jaxpr, folds=True)
-    collector.settle(frame, numbers)
-    over = list(hi.scanned_over(prim))
-    xs = [value for value, scanned in zip(invals, over, strict=True) if scanned]
-    index = loops.scanned_index(collector, prim.length)
-    structure: list[Any] = []
-
-    def body(state: Any, inputs: Any) -> Any:
-        x, place = inputs
-        slices = iter(x)
-        args = [next(slices) if scanned else value for value, scanned in zip(invals, over, strict=True)]
-        inner = Frame(frame.context(numbers, state=state))
-        inner.index = place
-        outs = collector.body(prim.jaxpr, args, inner)
-        rows, tree = jax.tree.flatten(inner.rows.stack())
-        structure[:] = [tree]
-        return inner.state, (outs, rows)
-
-    length = None if xs or index is not None else prim.length
-    init = frame.context(numbers).state
-    state, (ys, rows) = hi.scan(body, init, (xs, index), length=length, reverse=prim.reverse)
-    frame.state.update(state)
-    frame.rows.extend(structure[0].unflatten(rows).of_iterations(prim.length, prim.reverse))
-    return list(ys)
