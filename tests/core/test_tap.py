@@ -236,6 +236,7 @@ def nested(x):
     return jax.lax.cond(x > 5, lambda x: jax.lax.while_loop(lambda v: v > 3, body, x), lambda x: x, x)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("fun", [branch, three_ways, halve, nested], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("options", [{}, {"batch": 3}, {"interval": 2}], ids=str)
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])

@@ -257,15 +257,18 @@ def test_a_wide_value_is_one_of_the_words():
     assert [float(logs["wide"]) for logs in received if "wide" in logs] == [x + 1e-12 for x in range(6)]
 
 
-# --- batches, where the loop says beforehand when one is full ----------------------------------------------------------
+# --- batches and intervals, where the loop says beforehand when there is something to send ------------------------------
 
 LONG = jnp.arange(10.0)
+
+
+GPU = {"batches": packing._ELSEWHERE.batches, "intervals": packing._ELSEWHERE.intervals}
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """Loops are cut into chunks, as for devices that wait for the host at each condition."""
-    monkeypatch.setitem(packing._PACKING, "cpu", dataclasses.replace(packing._PACKING["cpu"], asks=False))
+    monkeypatch.setitem(packing._PACKING, "cpu", dataclasses.replace(packing._PACKING["cpu"], **GPU))
 
 
 def stepping(x):
@@ -290,6 +293,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.every(5)
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("options", [{"batch": n} for n in (1, 3, 5, 10, 64)] + [{"batch": 2, "interval": 3}], ids=str)
 @pytest.mark.parametrize("fun", LOOPS.values(), ids=LOOPS)
@@ -308,10 +312,152 @@ def test_a_batch_is_sent_between_chunks_of_the_loop(fun, options):
         assert np.concatenate([logs["a"] for logs in received if "a" in logs]).tolist() == kept
 
 
+@pytest.mark.every(5, 2)
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("interval", [1, 2, 3, 5, 10, 64])
+@pytest.mark.parametrize("fun", LOOPS.values(), ids=LOOPS)
+def test_a_record_that_is_due_is_sent_after_a_chunk_of_the_loop(fun, interval):
+    assert conditions(lox.tap(fun, ignore, interval=interval), LONG) == 0
+    out, received = tapped(jax.jit(fun), LONG, interval=interval)
+    jax.tree.map(np.testing.assert_array_equal, out, jax.jit(fun)(LONG))
+    kept = (LONG[::-1] if fun is reverse_scan else LONG)[::interval].tolist()
+    assert names(received) == (["a", "x"] if fun is LOOPS["two marks"] else ["x"]) * len(kept)
+    found = [logs for logs in received if "x" in logs]
+    assert [float(logs["x"]) for logs in found] == kept
+    assert [float(logs.step["double"]) for logs in found] == kept
+    assert all(logs.counts == {"x": 1, "double": 1} for logs in found)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("ordered", [False, True])
+def test_records_of_a_chunk_and_those_around_the_loop_are_in_program_order(ordered):
+    def wide(x):
+        lox.log({"wide": jnp.full(100, x)})
+
+    def f(xs):
+        a(xs[0])
+        out = in_a_scan(stepping, b, wide, in_a_function_of_its_own)(xs)
+        even(xs[0])
+        jax.lax.map(lambda x: lox.log({"z": x}), xs)
+        return out
+
+    def in_a_function_of_its_own(x):
+        jax.jit(lambda x: lox.log({"inner": x}))(x)
+
+    each = ["x", "b", "wide", "inner"]
+    # Only the two marks outside the loops ask whether they are due.
+    assert conditions(lox.tap(f, ignore, interval=4, ordered=ordered), LONG) == 2
+    received = tapped(jax.jit(f), LONG, interval=4, ordered=ordered)[1]
+    assert names(received) == ["a", *each * 3, "even", *["z"] * 3]
+    assert [logs["wide"][7] for logs in received if "wide" in logs] == [0, 4, 8]
+    assert [float(logs["z"]) for logs in received if "z" in logs] == [0, 4, 8]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_key_of_two_loops_is_in_program_order_in_both():
+    def f(xs):
+        jax.lax.map(lambda x: lox.log({"b": x}), xs)
+        jax.lax.map(lambda x: (lox.log({"a": x}), lox.log({"b": -x})), xs)
+
+    assert conditions(lox.tap(f, ignore, interval=5), LONG) == 0
+    received = tapped(jax.jit(f), LONG, interval=5)[1]
+    found = [(name, float(logs[name])) for name, logs in zip(names(received), received, strict=True)]
+    assert found == [("b", 0), ("b", 5), ("a", 0), ("b", 0), ("a", 5), ("b", -5)]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("options", [{"batch": 2}, {"interval": 2}], ids=str)
+def test_a_rule_may_run_instead_of_a_function_in_a_loop_of_chunks(options):
+    @jax.custom_vjp
+    def g(x):
+        lox.log({"function": x})
+        return jnp.sin(x)
+
+    g.defvjp(lambda x: (lox.log({"forward": x}), jnp.sin(x), jnp.cos(x))[1:], lambda cos, ct: (cos * ct,))
+
+    def f(x):
+        return jax.lax.scan(lambda c, _: (g(c), None), x, None, length=4)[0]
+
+    for transformed in (f, jax.grad(f)):
+        every, some = tapped(jax.jit(transformed), 1.0)[1], tapped(jax.jit(transformed), 1.0, **options)[1]
+        (key,) = {name for logs in every for name in logs}
+        values = [float(logs[key]) for logs in every]
+        if "batch" in options:
+            assert [logs[key].tolist() for logs in some] == [values[:2], values[2:]]
+        else:
+            assert [float(logs[key]) for logs in some] == values[::2]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_what_a_chunk_sends_is_one_call_of_one_operand():
+    assert host_calls(lox.tap(in_a_scan(a, stepping), ignore, interval=5), LONG) == [1]
+
+
+def epochs(xs):
+    return jax.lax.map(in_a_scan(stepping), xs + jnp.arange(3.0)[:, None])
+
+
+NESTED = {
+    "in a scan": epochs,
+    "in a while loop": lambda xs: jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, in_a_scan(stepping)(c[1])[1]), (0, xs)
+    ),
+    "in a branch": lambda xs: jax.lax.cond(xs[0] < 1, in_a_scan(stepping), lambda xs: (xs[0], xs), xs),
+    "called twice": lambda xs: (in_a_scan(stepping)(xs), in_a_scan(stepping)(xs[:5])),
+}
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("options", [{"interval": 5}, {"batch": 5}], ids=str)
+@pytest.mark.parametrize("name", NESTED)
+def test_a_loop_of_whole_chunks_asks_nothing_wherever_it_is(name, options):
+    fun = NESTED[name]
+    left = 1 if name == "in a branch" else 0
+    assert conditions(lox.tap(fun, ignore, **options), LONG) == left + ("batch" in options)
+    single = [float(logs["x"]) for logs in tapped(jax.jit(fun), LONG)[1]]
+    received = tapped(jax.jit(fun), LONG, **options)[1]
+    if "batch" in options:
+        assert [logs["x"].tolist() for logs in received] == [single[i : i + 5] for i in range(0, len(single), 5)]
+    else:
+        assert [float(logs["x"]) for logs in received] == single[::5]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_loop_in_a_loop_is_sent_by_one_of_them():
+    def f(xs):
+        return jax.lax.map(lambda x: in_a_scan(stepping)(x[None])[0], xs)
+
+    for options in ({"batch": 1}, {"batch": 4}, {"interval": 2}):
+        received = tapped(jax.jit(f), LONG[3:4], **options)[1]
+        assert [float(np.squeeze(logs["x"])) for logs in received] == [3.0]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_records_of_all_types_reach_the_end_of_a_chunk():
+    def odd(x):
+        lox.log({"bool": x > 2, "narrow": x.astype(jnp.bfloat16), "key": jax.random.key(x.astype(int))})
+        lox.log(
+            {"vector": jnp.full(3, x, jnp.int8), "complex": x + 1j, "matrix": jnp.full((9, 9), x), "one": 1}, step=x
+        )
+        with jax.enable_x64(True):
+            lox.log({"wide": x.astype(jnp.float64) + 1e-12})
+
+    fun = in_a_scan(odd)
+    every, some = tapped(jax.jit(fun), LONG)[1], tapped(jax.jit(fun), LONG, interval=4)[1]
+    expected = [logs for i in (0, 4, 8) for logs in every[3 * i : 3 * i + 3]]
+    assert [logs.steps for logs in some] == [logs.steps for logs in expected]
+    for found, wanted in zip(some, expected, strict=True):
+        assert found.keys() == wanted.keys()
+        for key in found:
+            assert found[key].dtype == wanted[key].dtype
+            np.testing.assert_array_equal(found[key], wanted[key])
+
+
 UNSTEADY = {
     "where": in_a_scan(even),
     "twice": in_a_scan(a, a),
     "in a loop": lambda xs: jax.lax.map(lambda x: in_a_scan(stepping)(xs + x)[0], xs),
+    "two lengths": lambda xs: (in_a_scan(stepping)(xs[:8]), in_a_scan(stepping)(xs[:7])),
     "called twice": lambda xs: (in_a_scan(stepping)(xs), in_a_scan(stepping)(xs)),
     "in a branch": lambda xs: jax.lax.cond(xs[0] < 1, in_a_scan(stepping), lambda xs: (xs[0], xs), xs),
     "unrolled": lambda xs: jax.lax.scan(lambda c, x: (c, stepping(x)), 0.0, xs, unroll=2)[0],
@@ -324,9 +470,34 @@ def test_loops_that_cannot_know_when_a_batch_is_full_ask(fun):
     assert conditions(lox.tap(fun, ignore, batch=4), LONG) > 1
     single = tapped(jax.jit(fun), LONG)[1]
     together = tapped(jax.jit(fun), LONG, batch=4)[1]
+    some = tapped(jax.jit(fun), LONG, interval=4)[1]
     for key in {key for logs in single for key in logs}:
         rows = np.concatenate([logs[key] for logs in together if key in logs])
-        assert rows.tolist() == [float(logs[key]) for logs in single if key in logs]
+        every = [float(logs[key]) for logs in single if key in logs]
+        assert rows.tolist() == every
+        assert [float(logs[key]) for logs in some if key in logs] == every[::4]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_records_of_one_loop_that_are_due_at_different_times_are_in_program_order():
+    fun = in_a_scan(a, even, stepping)
+    received = tapped(jax.jit(fun), LONG, interval=2)[1]
+    found = [(name, float(logs[name])) for name, logs in zip(names(received), received, strict=True)]
+    each = [[("a", x), ("x", x)] if x % 4 else [("a", x), ("even", x), ("x", x)] for x in range(0, 10, 2)]
+    assert found == [record for records in each for record in records]
+
+
+def test_on_a_cpu_only_batches_of_small_steps_are_sent_between_chunks():
+    """A last chunk that is shorter is compiled by itself, and a record that is due is not kept back."""
+
+    def large(x):
+        stepping(x)
+        for _ in range(100):
+            x = jnp.sin(x)
+
+    assert conditions(lox.tap(in_a_scan(stepping), ignore, batch=4), LONG) == 1
+    assert conditions(lox.tap(in_a_scan(large), ignore, batch=4), LONG) == 2
+    assert conditions(lox.tap(in_a_scan(stepping), ignore, interval=4), LONG) == 1
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -335,7 +506,9 @@ def test_a_loop_that_returns_much_is_not_copied_for_the_rest_of_a_batch():
         return jax.lax.scan(lambda c, x: (c, (stepping(x), jnp.full(2**20, x))[1]), 0.0, xs)[1]
 
     assert conditions(lox.tap(f, ignore, batch=5), LONG) == 1
+    assert conditions(lox.tap(f, ignore, batch=64), LONG) == 1
     assert conditions(lox.tap(f, ignore, batch=4), LONG) == 2
+    assert [conditions(lox.tap(f, ignore, interval=n), LONG) for n in (4, 5, 64)] == [1, 0, 0]
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -361,3 +534,35 @@ def test_batches_between_chunks_have_lanes_and_derivatives():
     jax.effects_barrier()
     np.testing.assert_allclose(gradient, jax.grad(loss)(LONG), rtol=1e-6)
     assert [logs["x"].tolist() for logs in received] == [LONG[:4].tolist(), LONG[4:8].tolist(), LONG[8:].tolist()]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_records_after_chunks_have_lanes_and_derivatives():
+    fun = LOOPS["two marks"]
+    received = {0: [], 1: []}
+
+    def handle(delivery):
+        for lane, logs in delivery.split():
+            received[int(lane)] += [float(logs["x"])] if "x" in logs else []
+
+    def one(lane, xs):
+        tap = lox.tap(fun, Receiver(handle, lane), interval=4)
+        return jax.lax.cond(lane < 1, tap, lambda xs: (0.0, xs), xs)
+
+    jax.jit(jax.vmap(one))(jnp.arange(2), jnp.stack([LONG, -LONG]))
+    jax.effects_barrier()
+    assert received == {0: [0, 4, 8], 1: []}
+
+    def loss(xs):
+        return jax.lax.scan(lambda c, x: (c * 0.5 + x**2, (stepping(x), c)[1]), 1.0, xs)[1].sum()
+
+    for transformed in (
+        lambda tap: jax.grad(tap(loss)),
+        lambda tap: tap(jax.grad(loss)),
+        lambda tap: jax.grad(jax.checkpoint(tap(loss))),
+    ):
+        found = []
+        gradient = jax.jit(transformed(lambda f, found=found: lox.tap(f, found.append, interval=4)))(LONG)
+        jax.effects_barrier()
+        np.testing.assert_allclose(gradient, jax.grad(loss)(LONG), rtol=1e-6)
+        assert [float(logs["x"]) for logs in found] == [0, 4, 8]

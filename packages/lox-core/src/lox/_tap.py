@@ -15,10 +15,10 @@ from lox._errors import LogTypeError
 from lox._host.delivery import Receiver
 from lox._host.gather import AsRows, DeviceGather, EachDevice, callers_here
 from lox._host.primitive import first_token
-from lox._host.streams import BatchStore, Form, Line, PerRecord, Stream, Waiting, send_records
+from lox._host.streams import BatchStore, Form, Line, PerRecord, RecordStore, Stream, Waiting, send_records
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
-from lox._interpret.pacing import Pace, steady_loops
+from lox._interpret.pacing import Pace, Steady, steady_loops
 from lox._interpret.plan import check_positive, plan_key
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Survey, Usages, Use
@@ -75,10 +75,11 @@ def tap(
     >>> y = lox.tap(f, lambda logs: print("got", logs))(jnp.float32(1.0))
     got {'x': 1.0}
     """
+    every = check_positive("interval", interval)
     options = TapOptions(
         Selection.of(argnames, tags),
         prefix,
-        check_positive("interval", interval),
+        None if every == 1 else every,
         check_positive("batch", batch),
         bool(ordered),
     )
@@ -145,25 +146,44 @@ class Tapper(Collector):
         self.counters = _number(_same_marks(usages)) if options.interval else {}
         self.gathers: dict[Any, DeviceGather] = {}
         uses = [use for usage in usages.values() for use in usage.uses]
-        # A single call, in a loop or not, needs no chain, and batches keep the order of each mark only.
-        meshes = {use.mesh for use in uses}
-        self.chained = survey.calls(traced.jaxpr) > 1 and not options.batch and not options.ordered and len(meshes) == 1
-        self.in_chain = uses[0] if self.chained else None
-        self.buffers: dict[Any, tuple[int, BatchStore]] = {}
+        calls = survey.calls(traced.jaxpr)
+        # Records that are not sent at once: in a buffer, or, if only the first of a chunk is sent, by themselves.
+        self.stores: dict[Any, tuple[int, BatchStore | RecordStore]] = {}
         self.paces: dict[int, Pace] = {}
-        if options.batch:
-            for use_label, store in _buffers(survey, usages, options, self.packing.host).items():
-                self.buffers[use_label] = (len(set(self.counters.values())) + len(self.buffers), store)
-            self.paces = {} if self.packing.asks else self._paces(traced, options.batch * (options.interval or 1))
+        if options.batch or options.interval:
+            self._keep_until_later(traced, usages)
+        # A single call, in a loop or not, needs no chain, and batches keep the order of each mark only.
+        calls += any(pace.has_rest for pace in self.paces.values())
+        self.chained = calls > 1 and not (options.batch or options.ordered) and len({use.mesh for use in uses}) == 1
+        self.in_chain = uses[0] if self.chained else None
 
-    def _paces(self, traced: program.Traced, size: int) -> dict[int, Pace]:
-        """For scans that know when their buffers are full, by the id of their body."""
+    def _keep_until_later(self, traced: program.Traced, usages: Usages) -> None:
+        """Sets the stores, and how scans are taken that know when to send, by the id of their body."""
+        options, size = self.options, (self.options.batch or 1) * (self.options.interval or 1)
+        most = self.packing.batches if options.batch else self.packing.intervals
+        # Single records of a loop arrive in program order: all of them wait for the end of a chunk, or none.
+        loops = steady_loops(self.survey, traced.jaxpr, size, most, only=not options.batch) if most else {}
+        if not (options.batch or loops):
+            return
+        kept = usages if options.batch else frozenset[str]().union(*(loop.keys for loop in loops.values()))
+        for label, store in _stores(self.survey, usages, options, self.packing.host).items():
+            if all(key in kept for key in label[0].keys):
+                self.stores[label] = (len(set(self.counters.values())) + len(self.stores), store)
+        self.paces = {body: self._pace(loop, size) for body, loop in loops.items()}
 
-        def stores(keys: frozenset[str]) -> frozenset[int]:
-            return frozenset(number for (mark, _), (number, _) in self.buffers.items() if keys.issuperset(mark.keys))
-
-        loops = steady_loops(self.survey, traced.jaxpr, size)
-        return {body: Pace(size, stores(keys)) for body, keys in loops.items()}
+    def _pace(self, loop: Steady, size: int) -> Pace:
+        if self.options.batch:
+            filled = [number for (mark, _), (number, _) in self.stores.items() if loop.keys.issuperset(mark.keys)]
+            return Pace(size, tuple(filled), False, frozenset(), False)
+        numbers = {}
+        for eqn in loop.marks:
+            mark = eqn.params["mark"]
+            keys = self.survey.selected(mark)
+            if keys:
+                label, _ = _part(Record.of(mark, [var.aval for var in eqn.invars]), keys)
+                numbers[self.stores[label][0]] = self.survey.waits(eqn)
+        joined = frozenset(number for number, waits in numbers.items() if waits)
+        return Pace(size, tuple(numbers), True, joined, loop.length % size > 0)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -173,7 +193,7 @@ class Tapper(Collector):
             number: _for_each_device(jnp.int32(0), self.plans[key].usage.uses[0])
             for key, number in self.counters.items()
         }
-        state.update({number: store.init() for number, store in self.buffers.values()})
+        state.update({number: store.init() for number, store in self.stores.values()})
         around = sharding.manual_axes_here()
         state = jax.tree.map(lambda x: sharding.vary_over(x, around), state) if around else state
         if self.in_chain is not None:
@@ -184,9 +204,9 @@ class Tapper(Collector):
         del folds  # a tap updates its state at the mark
         usages = self.survey(jaxpr).usages
         numbers = {number for key, number in self.counters.items() if key in usages}
-        for mark, _ in self.buffers:
+        for mark, _ in self.stores:
             if any(key in usages for key in mark.keys):
-                numbers.update(number for label, (number, _) in self.buffers.items() if label[0] == mark)
+                numbers.update(number for label, (number, _) in self.stores.items() if label[0] == mark)
         return frozenset(numbers | {TOKEN}) if self.chained and usages else frozenset(numbers)
 
     # --- records -------------------------------------------------------------------------------------------------
@@ -200,23 +220,33 @@ class Tapper(Collector):
         super()._mark(eqn, invals, frame)
 
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
+        if frame.first is not None and self._hold(frame, record, keys):
+            return
         in_lanes = record.where is not None and jnp.ndim(record.where) > 0
         where = jnp.any(record.where) if in_lanes else record.where
         for together, due in self._due(frame, keys, where):
             mark = record.mark.pick(together)
-            leaves = [leaf for key in together for leaf in record.leaves[key]] + list(record.steps.values())
+            _, leaves = _part(record, together)
             leaves = [record.where, *leaves] if in_lanes else leaves
-            number, store = self.buffers.get(_label(mark, leaves), (None, None))
-            if store is None or number not in frame.state:
+            number, store = self.stores.get(_label(mark, leaves), (None, None))
+            if isinstance(store, BatchStore) and number in frame.state:
+                state = store.add(frame.state[number], leaves, due)
+                stream = self._stream(frame, mark, in_lanes)
+                frame.state[number] = state if number in frame.later else store.send_if_full(state, stream)
+            else:
                 handle, leaves = self._handle(frame, mark, leaves)
                 frame.waiting.append(Waiting(handle, self._form(mark, in_lanes), leaves, due))
-            else:
-                state = store.add(frame.state[number], leaves, due)
-                is_later = number in frame.later
-                stream = self._stream(frame, mark, in_lanes)
-                frame.state[number] = state if is_later else store.send_if_full(state, stream)
         if frame.waiting and not frame.goes_on:
             self._send(frame)
+
+    def _hold(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> bool:
+        """Keep a record for the end of a chunk, if that is when it is sent. Which one is due, the loop knows."""
+        label, leaves = _part(record, keys)
+        number, _ = self.stores.get(label, (None, None))
+        if number is None or number not in frame.later:
+            return False
+        frame.state[number] = select(frame.first, leaves, frame.state[number])
+        return True
 
     def _send(self, frame: Frame) -> None:
         token = send_records(self._line(frame), frame.waiting, frame.state.get(TOKEN))
@@ -244,17 +274,25 @@ class Tapper(Collector):
             decided.append((tuple(together), due if where is None else due & where))
         return decided
 
-    def pace(self, eqn: Any) -> Pace | None:
-        return self.paces.get(id(compat.open_jaxpr(eqn.params["jaxpr"])[0]))
+    def pace(self, body: Any) -> Pace | None:
+        return self.paces.get(id(compat.open_jaxpr(body)[0]))
 
-    def after_chunk(self, frame: Frame, numbers: frozenset[int]) -> None:
-        for (mark, _), (number, store) in self.buffers.items():
-            if number in numbers:
-                frame.state[number] = store.send_full(frame.state[number], self._stream(frame, mark, store.in_lanes))
+    def after_chunk(self, frame: Frame, pace: Pace, iterations: int) -> None:
+        by_number = {number: (mark, store) for (mark, _), (number, store) in self.stores.items()}
+        for number in pace.stores:
+            mark, store = by_number[number]
+            if not isinstance(store, BatchStore):
+                frame.waiting.append(Waiting(self.handle, self._form(mark, False), frame.state[number], None))
+                if number not in pace.joined:
+                    self._send(frame)
+            elif iterations == pace.size:
+                stream = self._stream(frame, mark, store.in_lanes)
+                frame.state[number] = store.send_full(frame.state[number], stream)
 
     def flush(self, frame: Frame) -> None:
-        for (mark, _), (number, store) in self.buffers.items():
-            store.flush(frame.state[number], self._stream(frame, mark, store.in_lanes))
+        for (mark, _), (number, store) in self.stores.items():
+            if isinstance(store, BatchStore):
+                store.flush(frame.state[number], self._stream(frame, mark, store.in_lanes))
 
     # --- where records go ----------------------------------------------------------------------------------------
 
@@ -304,6 +342,12 @@ def _label(mark: Mark, leaves: Iterable[Any]) -> tuple[Mark, Any]:
     return mark, tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
 
 
+def _part(record: Record, keys: tuple[str, ...]) -> tuple[Any, list[Any]]:
+    """Some keys of a record: their label, and their leaves with the steps."""
+    leaves = [leaf for key in keys for leaf in record.leaves[key]] + list(record.steps.values())
+    return _label(record.mark.pick(keys), leaves), leaves
+
+
 def _same_marks(usages: Usages) -> dict[str, Any]:
     """Keys of exactly the same marks are always recorded together, so they can share a counter. Keys of different marks cannot:
     each mark advances its counter."""
@@ -316,10 +360,10 @@ def _number(labels: dict[str, Any]) -> dict[str, int]:
     return {key: numbers.setdefault(label, len(numbers)) for key, label in labels.items()}
 
 
-def _buffers(survey: Survey, usages: Usages, options: TapOptions, packed: int) -> dict[Any, BatchStore]:
-    """A buffer for each call of ``lox.log`` and each set of its keys that is delivered together."""
+def _stores(survey: Survey, usages: Usages, options: TapOptions, packed: int) -> dict[Any, BatchStore | RecordStore]:
+    """A store for each call of ``lox.log`` and each set of its keys that is delivered together."""
     counters = _number(_same_marks(usages)) if options.interval else dict.fromkeys(usages, 0)
-    stores: dict[Any, BatchStore] = {}
+    stores: dict[Any, BatchStore | RecordStore] = {}
     by_mark: dict[Any, dict[str, Use]] = {}
     for key, usage in usages.items():
         for use in usage.uses:
@@ -337,8 +381,10 @@ def _buffers(survey: Survey, usages: Usages, options: TapOptions, packed: int) -
                 Aval(leaf.shape, leaf.dtype, sharding=sharding.split_of(leaf))
                 for leaf in (*leaves, *(s for _, s in steps))
             ]
-            assert options.batch is not None
-            stores[_label(mark.pick(tuple(together)), avals)] = BatchStore(
-                options.batch, tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :]), packed, bool(sizes)
+            values, others = tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :])
+            stores[_label(mark.pick(tuple(together)), avals)] = (
+                BatchStore(options.batch, values, others, packed, bool(sizes))
+                if options.batch
+                else RecordStore(values + others)
             )
     return stores

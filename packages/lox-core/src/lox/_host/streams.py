@@ -20,9 +20,9 @@ from jax import lax
 from lox._host.delivery import Delivery, WholeTarget, as_arrays
 from lox._host.parcel import Parcel
 from lox._host.primitive import deliver
-from lox._jax import sharding
+from lox._jax import compat, sharding
 from lox._logdict import logdict
-from lox._storage.stores import Aval, RingStore
+from lox._storage.stores import Aval, RingStore, empty
 from lox._storage.words import Layout, is_key
 from lox._types import Alive, Array
 
@@ -357,6 +357,17 @@ class Stream:
 
 
 @dataclasses.dataclass(frozen=True)
+class RecordStore:
+    """One record that is sent later: its leaves, then its steps."""
+
+    leaves: tuple[Aval, ...]
+
+    def init(self) -> list[Array]:
+        with compat.mode_for(aval.dtype for aval in self.leaves):
+            return [empty(aval) for aval in self.leaves]
+
+
+@dataclasses.dataclass(frozen=True)
 class BatchStore:
     """A buffer of ``rows`` records that is sent when it is full."""
 
@@ -368,7 +379,7 @@ class BatchStore:
 
     @functools.cached_property
     def _ring(self) -> RingStore:
-        return RingStore(self.rows, self.leaves, self.steps, packed=self.packed)
+        return RingStore(self.rows, self.leaves, self.steps, packed=self.packed, wraps=False)
 
     def init(self) -> Any:
         return self._ring.init()

@@ -34,6 +34,8 @@ def scan_in_chunks(
       rest: the same for the iterations that are left at the end, fewer than ``size``.
     """
     left = length % size
+    if length < size:
+        return rest(carry, xs)
     whole, last = _parted(xs, left, reverse)
     split_up = jax.tree.map(lambda x: split(x, size), whole)
     carry, ys = hi_primitives.scan(chunk, carry, split_up, length=length // size, reverse=reverse)

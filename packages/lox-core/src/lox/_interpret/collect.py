@@ -46,6 +46,7 @@ class Context:
       devices: their mesh, if its devices are known while tracing.
       certain: the keys that every device records equally often in these shard_maps; None outside them.
       later: the stores that a surrounding loop sends between its chunks.
+      first: whether this is the first iteration of such a chunk, if only its records are sent.
       place: where this is in the program, for collectors that have a map of it (``lox._inside``).
     """
 
@@ -53,6 +54,7 @@ class Context:
     alive: Alive = True
     lanes: Array | None = None
     env: Any = ()
+    first: Array | None = None
     mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
     devices: Any = dataclasses.field(default=None, metadata={"static": True})
     certain: frozenset[str] | None = dataclasses.field(default=None, metadata={"static": True})
@@ -77,7 +79,7 @@ class Frame:
         self.state = dict(context.state)
         self.alive, self.lanes, self.env = context.alive, context.lanes, context.env
         self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
-        self.later, self.place = context.later, context.place
+        self.later, self.first, self.place = context.later, context.first, context.place
         self.visit: Any = None
         self.index: Array | None = None
         self.rows = Rows()
@@ -90,7 +92,16 @@ class Frame:
         """What an inner body is entered with: this context, with these stores."""
         state = {number: self.state[number] for number in sorted(numbers)}
         here = Context(
-            state, self.alive, self.lanes, self.env, self.mesh, self.devices, self.certain, self.later, self.place
+            state,
+            self.alive,
+            self.lanes,
+            self.env,
+            self.first,
+            self.mesh,
+            self.devices,
+            self.certain,
+            self.later,
+            self.place,
         )
         return dataclasses.replace(here, **changes)
 
@@ -135,12 +146,12 @@ class Collector:
         """
         return frozenset()
 
-    def pace(self, eqn: Any) -> Pace | None:
-        """For a scan: in which chunks it is taken; None: as a whole."""
+    def pace(self, body: Any) -> Pace | None:
+        """In which chunks the scan with this body is taken; None: as a whole."""
         return None
 
-    def after_chunk(self, frame: Frame, numbers: frozenset[int]) -> None:
-        """A chunk of a scan has ended, and these stores are full."""
+    def after_chunk(self, frame: Frame, pace: Pace, iterations: int) -> None:
+        """A chunk of a scan has ended; the last one can have fewer iterations."""
 
     def rule_context(self) -> Any:
         """The context in which derivative rules are traced."""

@@ -1,16 +1,19 @@
-"""Loops in which a tap knows beforehand when a batch is full. It sends between chunks of iterations, and asks nothing in
-the loop.
+"""Loops in which a tap knows beforehand when a record is due or a batch is full. It sends between chunks of iterations, and
+asks nothing in the loop.
 
-This is for GPUs, which wait for the host at every condition (``lox._storage.packing``). On a CPU it gains nothing.
+``lox._storage.packing`` says where this pays. GPUs wait for the host at every condition.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from lox._interpret import table
 from lox._interpret.survey import Survey
-from lox._jax import compat
+from lox._jax import compat, hi_primitives
+from lox._jax.scans import Scan, is_scan
 from lox._marks.primitives import log_p
 
 
@@ -18,47 +21,128 @@ class Pace(NamedTuple):
     """How a scan is taken.
 
     Attributes:
-      size: so many iterations fill a batch.
-      stores: the numbers of the stores that are full then, and at no other time.
+      size: so many iterations are a chunk.
+      stores: the numbers of the stores that are sent after each chunk, and at no other time, in program order.
+      held: whether they hold the first record of a chunk; otherwise they are buffers that a chunk fills.
+      joined: those whose record leaves with that of the next one.
+      has_rest: whether the last chunk is shorter.
     """
 
     size: int
-    stores: frozenset[int]
+    stores: tuple[int, ...]
+    held: bool
+    joined: frozenset[int]
+    has_rest: bool
 
 
-# If iterations are left at the end, what the loop returns is joined with what they return, which is a copy.
+class Steady(NamedTuple):
+    """A scan each of whose iterations makes one record of these keys.
+
+    Attributes:
+      marks: the equations of all marks in it, in program order.
+    """
+
+    keys: frozenset[str]
+    length: int
+    marks: tuple[Any, ...]
+
+
+# If iterations are left after whole chunks, what the loop returns is joined with what they return, which is a copy.
 _MAX_COPIED_BYTES = 2**24
 
 
-def can_be_chunked(eqn: Any, size: int) -> bool:
-    params = eqn.params
-    if params["unroll"] != 1 or not isinstance(params["length"], int):
+def can_be_chunked(loop: Scan, results: Sequence[Any], size: int) -> bool:
+    if loop.unroll != 1 or not isinstance(loop.length, int) or not loop.length:
         return False
-    _, num_carry = compat.scan_arities(params)
-    returned = sum(math.prod(var.aval.shape) * var.aval.dtype.itemsize for var in eqn.outvars[num_carry:])
-    return params["length"] % size == 0 or returned <= _MAX_COPIED_BYTES
+    returned = sum(math.prod(var.aval.shape) * var.aval.dtype.itemsize for var in results[loop.num_carry :])
+    is_joined = loop.length > size and loop.length % size > 0
+    return not is_joined or returned <= _MAX_COPIED_BYTES
 
 
-def steady_loops(survey: Survey, jaxpr: Any, size: int) -> dict[int, frozenset[str]]:
-    """For scans, by the id of their body: the keys of which each iteration makes one record, and nobody else any."""
-    whole = survey(jaxpr).usages
-    found: dict[int, frozenset[str]] = {}
+def steady_loops(survey: Survey, jaxpr: Any, size: int, most: int, only: bool) -> dict[int, Steady]:
+    """The scans, by the id of their body, in which the first record of a key is the first of a chunk.
 
-    def is_steady(key: str, usage: Any, length: int) -> bool:
-        only = usage.is_certain and usage.records == 1 and len(usage.uses) == 1 and not usage.uses[0].lanes
-        return only and whole[key].is_certain and whole[key].records == length and len(whole[key].uses) == 1
+    Args:
+      size: so many records of a key belong together.
+      most: leave out loops whose body has more operations.
+      only: leave out loops that also record other keys.
+    """
+    return _Search(survey, jaxpr, size, most, only).found
 
-    def visit(jaxpr: Any) -> None:
+
+class _Search:
+    def __init__(self, survey: Survey, jaxpr: Any, size: int, most: int, only: bool) -> None:
+        self.survey, self.size, self.most, self.only = survey, size, most, only
+        self.whole = survey(jaxpr).usages
+        self.found: dict[int, Steady] = {}
+        self.odd: set[str] = set()  # keys that are also recorded outside loops of whole chunks
+        self.ruled: set[str] = set()  # keys of functions that have rules of their own
+        self._find_odd(jaxpr, frozenset())
+        self._visit(jaxpr, frozenset())
+
+    def _find_odd(self, jaxpr: Any, in_chunks: frozenset[str]) -> None:
         for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
-            if eqn.primitive is log_p or not survey.has_marks(eqn):
-                continue
-            if eqn.primitive.name == "scan" and can_be_chunked(eqn, size):
-                body, length = eqn.params["jaxpr"], eqn.params["length"]
-                steady = [key for key, usage in survey(body).usages.items() if is_steady(key, usage, length)]
-                if steady:
-                    found[id(compat.open_jaxpr(body)[0])] = frozenset(steady)
-            for inner in compat.all_jaxprs_in_params(eqn.params):
-                visit(inner)
+            if eqn.primitive is log_p:
+                self.odd.update(key for key in self.survey.selected(eqn.params["mark"]) if key not in in_chunks)
+            elif self.survey.has_marks(eqn):
+                jaxprs = list(compat.all_jaxprs_in_params(eqn.params))
+                if not jaxprs or hi_primitives.name_of(eqn).lower().startswith("custom"):
+                    self.ruled.update(table.find(eqn).usages(eqn, self.survey))
+                loop, inside = self._steps(eqn), in_chunks
+                if loop is not None and self.size > 1 and loop.length % self.size == 0:
+                    inside = in_chunks | self._one_each(loop)
+                for inner in jaxprs:
+                    self._find_odd(inner, inside)
 
-    visit(jaxpr)
-    return found
+    def _visit(self, jaxpr: Any, in_chunks: frozenset[str]) -> None:
+        for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
+            if eqn.primitive is log_p or not self.survey.has_marks(eqn):
+                continue
+            steady: frozenset[str] = frozenset()
+            loop = self._steps(eqn)
+            if loop is not None:
+                body, length = loop.jaxpr, loop.length
+                keys = frozenset(key for key in self._one_each(loop) - in_chunks if self._is_aligned(key, length))
+                if keys and (not self.only or len(keys) == len(self.survey(body).usages)):
+                    steady = keys
+                    self.found[id(compat.open_jaxpr(body)[0])] = Steady(keys, length, tuple(_marks_in(body)))
+            for inner in compat.all_jaxprs_in_params(eqn.params):
+                self._visit(inner, in_chunks | steady)
+
+    def _steps(self, eqn: Any) -> Scan | None:
+        """The scan that an equation is, if it can be taken in chunks."""
+        loop = Scan.of(eqn) if is_scan(eqn) else None
+        if loop is None or not can_be_chunked(loop, eqn.outvars, self.size):
+            return None
+        return loop if self.most >= 2**31 or _operations(loop.jaxpr) <= self.most else None
+
+    def _one_each(self, loop: Scan) -> frozenset[str]:
+        """The keys of which each iteration makes one record."""
+
+        def makes_one(usage: Any) -> bool:
+            return usage.is_certain and usage.records == 1 and len(usage.uses) == 1 and not usage.uses[0].lanes
+
+        return frozenset(key for key, usage in self.survey(loop.jaxpr).usages.items() if makes_one(usage))
+
+    def _is_aligned(self, key: str, length: int) -> bool:
+        """Whether chunks begin with the scan: it runs once and nobody else records the key, or all loops are whole chunks."""
+        usage = self.whole[key]
+        # Devices and lanes that differ keep nothing until later. A rule can run instead of the function that records.
+        if key in self.ruled or any(use.mesh or use.lanes for use in usage.uses):
+            return False
+        runs_once = usage.is_certain and usage.records == length and len(usage.uses) == 1
+        return runs_once or key not in self.odd
+
+
+def _operations(jaxpr: Any) -> int:
+    eqns = compat.open_jaxpr(jaxpr)[0].eqns
+    return len(eqns) + sum(_operations(inner) for eqn in eqns for inner in compat.all_jaxprs_in_params(eqn.params))
+
+
+def _marks_in(jaxpr: Any) -> Iterator[Any]:
+    for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
+        if eqn.primitive is log_p:
+            yield eqn
+        else:
+            for inner in compat.all_jaxprs_in_params(eqn.params):
+                yield from _marks_in(inner)

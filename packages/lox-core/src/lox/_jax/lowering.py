@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,12 +35,14 @@ def lower_to_host_call(
     JAX checks the results each time, which is a fifth of the cost of a call. ``checked=False`` skips that.
     """
     token = ctx.tokens_in.get(ordered) if ordered is not None else None
+    types = list(ctx.avals_in if types is None else types)
     results, token, emitted = _callback.emit_python_callback(
-        ctx,
+        # JAX reads the layouts of the operands from the context.
+        dataclasses.replace(ctx, avals_in=types),
         call,
         token,
         list(operands),
-        list(ctx.avals_in if types is None else types),
+        types,
         ctx.avals_out,
         has_side_effect=True,
         returns_token=ordered is not None,  # on a TPU, the core waits for the host to send it

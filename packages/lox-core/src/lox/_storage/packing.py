@@ -28,7 +28,9 @@ class Packing:
       beside: whether a host call sends what is not part of the record (the run, which lanes are alive, the token that keeps calls
         in order) in operands of their own.
       fused: a loop body of scalar code returns up to this many leaves unpacked.
-      asks: whether a tap asks in each iteration if its buffer is full. If not, it cuts loops into chunks where it can.
+      batches: for ``tap(batch=)``, a loop body of up to this many operations is cut into chunks where that can be done. Other
+        loops ask in each iteration whether there is something to send.
+      intervals: the same for ``tap(interval=)``, whose records then arrive later.
       mixed: whether narrow and wide leaves are packed together, in words as wide as the widest.
       turned: whether all rows are transposed into columns before they are unpacked, which copies them.
     """
@@ -37,7 +39,8 @@ class Packing:
     folds: int = MAX_PACKED_ELEMENTS
     host: int = MAX_PACKED_ELEMENTS
     fused: int = 0
-    asks: bool = False
+    batches: int = 2**31
+    intervals: int = 2**31
     mixed: bool = False
     turned: bool = False
     beside: bool = False
@@ -48,16 +51,17 @@ class Packing:
         return dataclasses.replace(self, **few)
 
 
-NO_PACKING = Packing(0, 0, 0, asks=True)
+NO_PACKING = Packing(0, 0, 0, batches=0, intervals=0)
 
 _PACKING = {
     # XLA's CPU compiler makes a kernel for each output of a loop body: 8 unpacked scalars take four times as long. A body
     # of scalar code is one kernel, which writes a few outputs as cheaply as one. Unpacking is faster from columns. One more
-    # operand of a host call costs less than packing it for each call.
-    "cpu": Packing(fused=12, asks=True, mixed=True, turned=True, beside=True),
+    # operand of a host call costs less than packing it for each call. A condition takes 70 ns, and the last chunk of a loop,
+    # which may be shorter, is compiled by itself: chunks are for small steps.
+    "cpu": Packing(fused=12, batches=100, intervals=0, mixed=True, turned=True, beside=True),
     # A fusion writes any number of outputs at no cost, and a row of more than 16 words is padded to 128: packed, 64
     # scalars take three times as long. Each operand of a host call is a transfer.
-    "tpu": Packing(rows=0, folds=0, asks=True),
+    "tpu": Packing(rows=0, folds=0, batches=0, intervals=0),
 }
 # GPUs: each output is a kernel, even in scalar code. Narrow values in wide words take up memory. A condition in a loop makes
 # the device wait for the host, whatever it decides.

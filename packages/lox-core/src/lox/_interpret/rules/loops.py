@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -10,38 +11,38 @@ import jax.numpy as jnp
 from lox._interpret import answers, lanes
 from lox._interpret.chunks import scan_in_chunks
 from lox._interpret.collect import Collector, Frame
-from lox._interpret.pacing import Pace
+from lox._interpret.held import Held
 from lox._interpret.survey import Survey, Usages, in_lanes, in_sequence
 from lox._jax import compat, hi_primitives, sharding
+from lox._jax.scans import Scan
 from lox._storage.words import Layout
 from lox._types import Array
 
 
 def scan_usages(eqn: Any, survey: Survey) -> Usages:
-    body = survey(eqn.params["jaxpr"]).usages
-    return {key: usage.times(eqn.params["length"]) for key, usage in body.items()}
+    loop = Scan.of(eqn)
+    return {key: usage.times(loop.length) for key, usage in survey(loop.jaxpr).usages.items()}
 
 
 def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
-    params = eqn.params
-    jaxpr, length, reverse = params["jaxpr"], params["length"], params["reverse"]
-    num_consts, num_carry = compat.scan_arities(params)
-    consts, init, xs = invals[:num_consts], invals[num_consts:][:num_carry], invals[num_consts + num_carry :]
+    loop = Scan.of(eqn)
+    jaxpr, length, reverse, num_carry = loop.jaxpr, loop.length, loop.reverse, loop.num_carry
+    consts, init, xs = loop.split(invals)
     numbers = collector.stores_in(jaxpr, folds=True)
     collector.settle(frame, numbers)
     # The structure of the rows is the same in every iteration, so it is taken out of the body as a Python value.
     structure: list[Any] = []
     fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
-    index = scanned_index(collector, length)
+    index = _scanned_index(collector, length)
 
-    pace = None if any(map(sharding.is_split, invals)) else collector.pace(eqn)
-    later = frame.later if pace is None else frame.later | pace.stores
+    pace = None if any(map(sharding.is_split, invals)) else collector.pace(jaxpr)
+    later = frame.later if pace is None else frame.later.union(pace.stores)
 
-    def body(carry: Any, inputs: Any) -> Any:
+    def body(carry: Any, inputs: Any, first: Array | None = frame.first) -> Any:
         (carried, state), (x, place) = carry, inputs
-        inner = Frame(frame.context(numbers, state=state, later=later))
+        inner = Frame(frame.context(numbers, state=state, later=later, first=first))
         inner.index = place
-        outs = collector.body(jaxpr, [*consts, *carried, *x], inner)
+        outs = collector.body(jaxpr, loop.arguments(consts, carried, x), inner)
         rows = inner.rows.stack()
         arrays, tree = jax.tree.flatten(rows)
         limit = 0 if len(arrays) <= fused else collector.packing.rows
@@ -52,17 +53,33 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         structure[:] = [tree, layout]
         return (outs[:num_carry], inner.state), (outs[num_carry:], layout.pack(arrays))
 
-    def scan(carry: Any, inputs: Any, length: Any) -> Any:
+    def scan(step: Any, carry: Any, inputs: Any, length: Any) -> Any:
         # JAX takes only numbers as a length, and with `jax.export` it need not be one.
         given = None if xs or index is not None else length
-        return hi_primitives.scan(body, carry, inputs, length=given, reverse=reverse, unroll=params["unroll"])
+        return hi_primitives.scan(step, carry, inputs, length=given, reverse=reverse, unroll=loop.unroll)
 
     start = (init, frame.context(numbers).state)
-    if pace is None or pace.size > length:
-        (carried, state), (ys, packed) = scan(start, (xs, index), length)
+    if pace is None:
+        (carried, state), (ys, packed) = scan(body, start, (xs, index), length)
     else:
-        (carried, state), (ys, packed) = _scan_in_chunks(
-            collector, frame, pace, scan, start, (xs, index), length, reverse
+        held = Held(start[1], pace.stores) if pace.held else None
+
+        def chunk(size: int, carry: Any, inputs: Any) -> Any:
+            if held is None:
+                (carried, state), ys = scan(body, carry, inputs, size)
+            else:
+                end, ys = scan(held.step(body), held.start(carry), inputs, size)
+                carried, state = held.end(end)
+            between = Frame(frame.context(frozenset(), state=state))
+            collector.after_chunk(between, pace, size)
+            if pace.held:
+                # The next chunk holds other records, so that nothing is carried from one to the next.
+                between.state.update({number: carry[1][number] for number in pace.stores})
+            return (carried, between.state), ys
+
+        whole, rest = functools.partial(chunk, pace.size), functools.partial(chunk, length % pace.size)
+        (carried, state), (ys, packed) = scan_in_chunks(
+            whole, rest, start, (xs, index), length=length, size=pace.size, reverse=reverse
         )
     frame.state.update(state)
     tree, layout = structure
@@ -70,22 +87,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     return [*carried, *ys]
 
 
-def _scan_in_chunks(
-    collector: Collector, frame: Frame, pace: Pace, scan: Any, carry: Any, xs: Any, length: int, reverse: bool
-) -> Any:
-    def chunk(carry: Any, xs: Any) -> Any:
-        (carried, state), ys = scan(carry, xs, pace.size)
-        between = Frame(frame.context(frozenset(), state=state))
-        collector.after_chunk(between, pace.stores)
-        return (carried, between.state), ys
-
-    def rest(carry: Any, xs: Any) -> Any:
-        return scan(carry, xs, length % pace.size)
-
-    return scan_in_chunks(chunk, rest, carry, xs, length=length, size=pace.size, reverse=reverse)
-
-
-def scanned_index(collector: Collector, length: Any) -> Array | None:
+def _scanned_index(collector: Collector, length: Any) -> Array | None:
     """The counter of a scan, for collectors that ask for it. As an input it is cheaper than as a carried value."""
     return jax.lax.iota(jnp.int32, length) if collector.wants_index else None
 
