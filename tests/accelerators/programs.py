@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, PartitionSpec
 
 import lox
 from lox._host.delivery import Receiver
@@ -68,6 +69,18 @@ def marked_apart(values: Callable[[Array], list[Array]]) -> Callable[..., Any]:
             return x, None
 
         return jax.lax.scan(body, x, jnp.arange(STEPS))[0]
+
+    return f
+
+
+def marked_around(values: Callable[[Array], list[Array]]) -> Callable[..., Any]:
+    """A scan that logs ``values`` of the carry at each step, between two other marks."""
+
+    def f(x: Array, weights: Array) -> Array:
+        lox.log({"begin": x[0]})
+        x = marked(values)(x, weights)
+        lox.log({"end": x[0]})
+        return x
 
     return f
 
@@ -306,6 +319,55 @@ def split_vectors() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return loop(False), lox.spool(loop(True))
 
 
+def shard_mapped(devices: Any, log: bool) -> Callable[..., Any]:
+    """A scan whose step runs on each of four devices, and returns or logs two values of each."""
+    mesh, split, whole = Mesh(np.array(devices[:4]), ("d",)), PartitionSpec("d"), PartitionSpec()
+
+    def step(x: Array, weights: Array) -> Any:
+        x = matvec(x, weights)
+        if log:
+            lox.log({"sum": x.sum(), "max": x.max()})
+            return x, None
+        return x, (x.sum()[None], x.max()[None])
+
+    def f(x: Array, weights: Array) -> Any:
+        on_each = jax.shard_map(step, mesh=mesh, in_specs=(split, whole), out_specs=(split, None if log else split))
+        return jax.lax.scan(lambda x, _: on_each(x, weights), x, None, length=STEPS)
+
+    return f
+
+
+SHARD_MAPPED = (np.zeros(256, np.float32), np.zeros((64, 64), np.float32))
+
+
+class Tapped(NamedTuple):
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    places: int = 1  # how many places of the program send records
+
+
+TAPPED = {
+    **{f"{number} scalars": Tapped(marked(scalars(number)), MATVEC) for number in (1, 8, 64)},
+    **{
+        f"8 {np.dtype(dtype).name}": Tapped(marked(scalars(8, dtype)), MATVEC)
+        for dtype in (jnp.bfloat16, jnp.int8, jnp.bool_)
+    },
+    "8 of mixed widths": Tapped(marked(mixed), MATVEC),
+    "8 vectors of 16": Tapped(marked(vectors(8, 16)), MATVEC),
+    "8 scalars, where": Tapped(marked(scalars(8), positive), MATVEC),
+    "8 marks": Tapped(marked_apart(scalars(8)), MATVEC),
+    "matmul of 512 x 512": Tapped(marked(scalars(8)), MATMUL),
+    "64 lanes": Tapped(in_lanes(marked(scalars(8))), LANES),
+    "transformer step": Tapped(training_step(True, False), TRAINING, 2),
+    "transformer step, remat": Tapped(training_step(True, True), TRAINING, 2),
+}
+
+
+def tapped_by(logger: Any, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """As a function of the logger's state, which says which run the records are for."""
+    return lambda state, *args: logger.tap(fun, state)(*args)
+
+
 # --- marks that nobody looks at --------------------------------------------------------------------------------------
 
 
@@ -321,7 +383,23 @@ def unmarked(fun: Callable[..., Any]) -> Callable[..., Any]:
     return f
 
 
+def branching(x: Array, weights: Array) -> Array:
+    """A loop of unknown length with a branch in it, both with marks."""
+
+    def log(x: Array) -> Array:
+        lox.log({"positive": x.sum()})
+        return x
+
+    def body(x: Array) -> Array:
+        x = jax.lax.cond(positive(x), log, jnp.negative, matvec(x, weights))
+        lox.log({"sum": x.sum()})
+        return x
+
+    return jax.lax.while_loop(lambda x: x.sum() < 1.0, body, x)
+
+
 UNTOUCHED = {
+    "branches": (branching, MATVEC),
     "scan": (marked(scalars(8)), MATVEC),
     "gradient": (jax.grad(lambda x, w: marked(scalars(8))(x, w).sum()), MATVEC),
     "lanes": (in_lanes(marked(scalars(8))), LANES),

@@ -1,8 +1,11 @@
 """What lox promises of programs that are compiled for a GPU. ``hatch run cuda:check``; skipped where the plugin is missing."""
 
+import jax
 import pytest
+from jax.sharding import PartitionSpec
 
 import lox
+import lox.loggers
 
 pytest.importorskip("jax_plugins.xla_cuda12", reason="JAX's CUDA plugin compiles for GPUs: hatch run cuda:check")
 
@@ -26,12 +29,39 @@ def test_a_body_of_scalar_code_has_few_kernels():
     assert kernels(H100.compile(by_hand, *programs.SCALAR)) >= 8
 
 
-@pytest.mark.parametrize("number", [1, 8, 64])
-def test_a_tap_is_one_host_call_of_one_operand(number):
+@pytest.mark.parametrize("name", programs.TAPPED)
+def test_a_tap_is_one_host_call_of_one_operand_for_each_place(name):
+    fun, args, places = programs.TAPPED[name]
     with cuda.host_calls_that_go_nowhere():
-        tapped = H100.compile(lox.tap(marked(scalars(number)), lambda logs: None), *MATVEC)
-    (operands,) = cuda.host_calls(tapped)
-    assert operands == 1
+        tapped = H100.compile(lox.tap(fun, lambda logs: None), *args)
+    assert cuda.host_calls(tapped) == [1] * places
+
+
+@pytest.mark.parametrize("name", programs.TAPPED)
+def test_a_tap_of_a_logger_is_one_host_call_of_one_operand_for_each_place(name):
+    fun, args, places = programs.TAPPED[name]
+    with lox.loggers.create("memory") as logger:
+        state = logger.init(jax.random.key(0))
+        with cuda.host_calls_that_go_nowhere():
+            tapped = H100.compile(programs.tapped_by(logger, fun), state, *args)
+    assert cuda.host_calls(tapped) == [1] * places
+
+
+def test_a_scan_of_a_shard_map_is_one_host_call_of_each_device():
+    specs = [PartitionSpec("d"), PartitionSpec()]
+    with cuda.host_calls_that_go_nowhere():
+        tapped = lox.tap(programs.shard_mapped(H100.devices(), log=True), lambda logs: None)
+        tapped = H100.compile(tapped, *programs.SHARD_MAPPED, number=4, specs=specs)
+    assert cuda.host_calls(tapped) == [1]
+
+
+@pytest.mark.parametrize("lanes", [0, 64])
+def test_a_tap_of_several_places_is_a_call_of_one_operand_for_each(lanes):
+    """Their calls are chained, by a token among the words."""
+    fun, args = programs.with_run_ids(programs.marked_around(scalars(8)), lanes)
+    with cuda.host_calls_that_go_nowhere():
+        tapped = H100.compile(fun, *args)
+    assert cuda.host_calls(tapped) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("lanes", [0, 64])
@@ -40,6 +70,17 @@ def test_what_an_iteration_logs_is_one_operand_with_the_run_that_it_is_for(lanes
     with cuda.host_calls_that_go_nowhere():
         tapped = H100.compile(fun, *args)
     assert cuda.host_calls(tapped) == [1]
+
+
+@pytest.mark.parametrize("marks", [marked, programs.marked_apart], ids=["one mark", "eight marks"])
+@pytest.mark.parametrize("interval", [100, 128])
+def test_an_interval_asks_nothing_in_the_loop(interval, marks):
+    with cuda.host_calls_that_go_nowhere():
+        tapped = H100.compile(lox.tap(marks(scalars(8)), lambda logs: None, interval=interval), *MATVEC)
+    assert not any(" conditional(" in line for body in tapped.loop_bodies() for line in body)
+    # One call after a chunk, and one for the iterations that are left.
+    assert cuda.host_calls(tapped) == [1] * (1 if programs.STEPS % interval == 0 else 2)
+    assert kernels(tapped) <= kernels(H100.compile(programs.scan_outputs(scalars(8)), *MATVEC))
 
 
 @pytest.mark.parametrize("batch", [100, 128])

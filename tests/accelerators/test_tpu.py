@@ -1,8 +1,11 @@
 """What lox promises of programs that are compiled for a TPU. ``hatch run tpu:check``; skipped where libtpu is missing."""
 
+import jax
 import pytest
+from jax.sharding import PartitionSpec
 
 import lox
+import lox.loggers
 
 pytest.importorskip("libtpu", reason="libtpu compiles for TPUs: hatch run tpu:check")
 
@@ -23,15 +26,44 @@ def test_spool_costs_what_the_program_written_by_hand_costs(pair):
     assert with_lox.transfers == by_hand.transfers
 
 
-@pytest.mark.parametrize("number", [1, 8, 64])
-def test_a_tap_is_one_send_and_waits_for_nothing(number):
-    tapped = lox.tap(marked(scalars(number)), lambda logs: None)
+@pytest.mark.parametrize("name", ["8 scalars, interval", "8 scalars, where"])
+def test_records_that_all_have_room_take_no_memory_but_their_own(name):
+    """In a ring they would have to be put in order."""
+    (pair,) = (pair for pair in PAIRS if pair.name == name)
+    by_hand, with_lox = (TPU.compile(f, *pair.args) for f in (pair.by_hand, pair.with_lox))
+    assert with_lox.peak <= 1.05 * by_hand.peak
+    assert " gather(" not in with_lox.text
+
+
+def transfers(places):
+    """One place sends, and waits for nothing. Several are chained: each waits for the host to answer."""
+    return {"send": 1} if places == 1 else {"send": places, "recv": places}
+
+
+@pytest.mark.parametrize("name", programs.TAPPED)
+def test_a_tap_is_one_send_for_each_place(name):
+    fun, args, places = programs.TAPPED[name]
+    assert TPU.compile(lox.tap(fun, lambda logs: None), *args).transfers == transfers(places)
+
+
+@pytest.mark.parametrize("name", programs.TAPPED)
+def test_a_tap_of_a_logger_is_one_send_for_each_place(name):
+    fun, args, places = programs.TAPPED[name]
+    with lox.loggers.create("memory") as logger:
+        state = logger.init(jax.random.key(0))
+        assert TPU.compile(programs.tapped_by(logger, fun), state, *args).transfers == transfers(places)
+
+
+@pytest.mark.parametrize("options", [{"interval": 10}, {"interval": 3}], ids=str)
+def test_an_interval_is_one_send(options):
+    tapped = lox.tap(marked(scalars(8)), lambda logs: None, **options)
     assert TPU.compile(tapped, *MATVEC).transfers == {"send": 1}
 
 
-def test_several_marks_of_an_iteration_are_one_send():
-    tapped = lox.tap(programs.marked_apart(scalars(8)), lambda logs: None)
-    assert TPU.compile(tapped, *MATVEC).transfers == {"send": 1}
+def test_a_scan_of_a_shard_map_is_one_send_of_each_device():
+    tapped = lox.tap(programs.shard_mapped(TPU.devices(), log=True), lambda logs: None)
+    specs = [PartitionSpec("d"), PartitionSpec()]
+    assert TPU.compile(tapped, *programs.SHARD_MAPPED, number=4, specs=specs).transfers == {"send": 1}
 
 
 @pytest.mark.parametrize("lanes", [0, 64])

@@ -217,6 +217,7 @@ def vectors(length):
     return f
 
 
+@pytest.mark.compiled_as_by_users
 def test_interval_stores_only_the_rows_it_keeps():
     x = jnp.ones(64)
     everything = compiled_bytes(lox.spool(vectors(10_000)), x)
@@ -226,6 +227,7 @@ def test_interval_stores_only_the_rows_it_keeps():
     assert 100 * row <= every_100th <= 100 * row * 2.2 + 4096
 
 
+@pytest.mark.compiled_as_by_users
 def test_capacity_bounds_the_memory_of_a_dynamic_loop():
     def f(n, x):
         return jax.lax.while_loop(lambda s: s[0] < n, lambda s: (s[0] + 1, lox.log({"c": s[1]})["c"] + 1), (0, x))[1]

@@ -10,6 +10,8 @@ import pytest
 import lox
 from tests.core.checks import assert_close
 
+pytestmark = pytest.mark.compiled_as_by_users
+
 ROWS = np.array([[1.0, -2.0], [4.0, 0.5], [-3.0, 2.5], [2.0, 2.0]], np.float32)
 
 NUMPY = {

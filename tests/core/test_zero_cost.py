@@ -16,6 +16,8 @@ import lox
 from lox._host.delivery import Receiver
 from tests.corpus import LANES, PROGRAMS, X
 
+pytestmark = pytest.mark.compiled_as_by_users
+
 ARGUMENT = jnp.asarray(X)
 
 
@@ -95,8 +97,13 @@ def test_a_function_that_was_spooled_and_tapped_still_costs_nothing():
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_a_plain_program_has_no_effects_so_that_jit_keeps_its_fast_path(program):
-    assert not jax.make_jaxpr(jax.jit(program.fun))(ARGUMENT).effects
-    assert not jax.make_jaxpr(jax.jit(lox.spool(program.fun, **program.options)))(ARGUMENT).effects
+    for fun in (program.fun, lox.spool(program.fun, **program.options)):
+        assert jax.make_jaxpr(jax.jit(fun))(ARGUMENT).effects <= effects_of_a_scan()
+
+
+def effects_of_a_scan():
+    """None, but for jax_scan3: there JAX itself keeps what is carried in references."""
+    return jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, _: (c, None), x, None, length=2))(1.0).effects
 
 
 def test_a_jitted_function_with_marks_stays_in_the_fast_path():
@@ -235,6 +242,12 @@ def CALLBACK(logs):
 @pytest.mark.parametrize("transform", REPEATED.values(), ids=REPEATED)
 @pytest.mark.parametrize("jitted", [True, False], ids=["jitted", "eager"])
 def test_calling_it_again_traces_and_compiles_nothing(transform, jitted):
+    if (
+        getattr(jax.config, "jax_scan3", False)
+        and transform is REPEATED["nolog(f)"]
+        and is_compiled_at_every_call(jitted)
+    ):
+        pytest.skip("outside jit, JAX itself compiles a scan of jax_scan3 at every call")
     calls, f = make_counted(jitted)
     transform(f)(ARGUMENT)
     transform(f)(ARGUMENT + 1)  # eager code may compile what it needs to look at its results
@@ -245,6 +258,15 @@ def test_calling_it_again_traces_and_compiles_nothing(transform, jitted):
     jax.effects_barrier()
     assert events == []
     assert len(calls) == 1
+
+
+def is_compiled_at_every_call(jitted):
+    """By JAX, without lox."""
+    _, f = make_counted(jitted)
+    f(ARGUMENT)
+    with counting_compilations() as events:
+        f(ARGUMENT)
+    return any("backend_compile" in event for event in events)
 
 
 def test_adding_logs_compiles_nothing():

@@ -111,8 +111,10 @@ class _Running:
         number = lax.expand_dims(number, tuple(range(np.ndim(high))))
         # `low` holds what `high` could not: without it the mean stalls once a step is below half a unit in its last
         # place.
-        step = lax.add(lax.div(lax.sub(lax.sub(value, high), low), number), low)
-        finite = _is_finite(lax.add(high, step))
+        difference = lax.sub(value, high)
+        step = lax.add(lax.div(lax.sub(difference, low), number), low)
+        # Then the mean, which is between the two, is finite too. To ask it would take until the division is done.
+        finite = _is_finite(difference)
         # Two large values of different signs: their difference overflows, their mean does not.
         apart = lax.sub(lax.div(value, number), lax.div(high, number))
         infinite = lax.select(_is_finite(lax.add(high, apart)), apart, value)

@@ -232,7 +232,9 @@ def _make_group(kind: Any, plans: tuple[KeyPlan, ...], options: SpoolOptions, pa
         )
     else:
         rows, capacity = kind
-        store = RingStore(rows, leaves, steps, options.interval or 1, packing.rows, packing.mixed)
+        # Without a capacity, there is room for all records.
+        wraps = capacity is not None
+        store = RingStore(rows, leaves, steps, options.interval or 1, packing.rows, packing.mixed, wraps)
         bounded = any(plan.usage.records is None or plan.usage.masked for plan in plans)
     return Group(plans, store, bounded, capacity, _static_count(plans, options), mesh, plans[0].lanes)
 
@@ -378,10 +380,9 @@ def _reduction(key: str, usage: Usage, default: Reduction | None) -> Reduction:
 def spool_options(*given: Any) -> SpoolOptions:
     """Checks the options of ``lox.spool``. Equal options give the same object."""
     try:
-        hash(given)
-    except TypeError:  # not hashable: for example a list
+        return _known_spool_options(*given)
+    except TypeError:  # an option is not hashable, such as a list; or it is wrong, and the error comes again
         return _spool_options(*given)
-    return _known_spool_options(*given)
 
 
 def _spool_options(

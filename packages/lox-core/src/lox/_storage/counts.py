@@ -38,6 +38,12 @@ def one_more(seen: Array, keep: Array | None = None, period: int = 1) -> Array:
     return following if keep is None else lax.select(keep, following, seen)
 
 
+def one_of_few_more(seen: Array, keep: Array | None = None) -> Array:
+    """``one_more`` for a counter that is known never to be full."""
+    following = lax.add(seen, np.int32(1))
+    return following if keep is None else lax.select(keep, following, seen)
+
+
 def is_due(seen: Array, every: int, keep: Array | None) -> Array | None:
     """Whether the next record is stored: every ``every``-th one is; None if it always is."""
     if every == 1:

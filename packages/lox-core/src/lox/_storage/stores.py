@@ -177,7 +177,8 @@ class ReduceStore:
 
 @dataclasses.dataclass(frozen=True)
 class RingStore:
-    """The last ``rows`` records, each written once, in place; leaves with up to ``packed`` elements in one buffer."""
+    """The last ``rows`` records, each written once, in place; leaves with up to ``packed`` elements in one buffer. Unless it
+    ``wraps``, there are never more records than rows."""
 
     rows: int
     leaves: tuple[Aval, ...]
@@ -185,6 +186,7 @@ class RingStore:
     every: int = 1
     packed: int = MAX_PACKED_ELEMENTS
     mixed: bool = True
+    wraps: bool = True
 
     @functools.cached_property
     def layout(self) -> Layout:
@@ -197,10 +199,10 @@ class RingStore:
 
     @_in_their_mode
     def init(self) -> Any:
-        row = jax.eval_shape(lambda: self.layout.pack([_empty(aval) for aval in (*self.leaves, *self.steps)]))
+        row = jax.eval_shape(lambda: self.layout.pack([empty(aval) for aval in (*self.leaves, *self.steps)]))
         # One spare row: records that are not kept are written there. That is cheaper than reading a row to write it back.
         return jnp.zeros((), jnp.int32), [
-            _empty(Aval((self.rows + 1, *aval.shape), aval.dtype, sharding=aval.sharding)) for aval in row
+            empty(Aval((self.rows + 1, *aval.shape), aval.dtype, sharding=aval.sharding)) for aval in row
         ]
 
     @_in_their_mode
@@ -208,17 +210,24 @@ class RingStore:
         seen, buffers = state
         avals = (*self.leaves, *self.steps)
         arrays = [_cast(array, aval) for array, aval in zip((*leaves, *steps), avals, strict=True)]
-        place = lax.rem(counts.kept(seen, self.every), np.int32(max(self.rows, 1)))
+        # Where a record that is due is stored; one that is not due goes elsewhere.
+        place = seen if self.every == 1 else lax.div(seen, np.int32(self.every))
+        if self.wraps:
+            place = lax.rem(place, np.int32(max(self.rows, 1)))
         due = counts.is_due(seen, self.every, keep)
         if due is not None:
             place = lax.select(due, place, np.int32(self.rows))
         rows = zip(buffers, self.layout.pack(arrays), strict=True)
         buffers = [lax.dynamic_update_index_in_dim(buffer, row, place, 0) for buffer, row in rows]
-        return counts.one_more(seen, keep, self.period), buffers
+        seen = counts.one_more(seen, keep, self.period) if self.wraps else counts.one_of_few_more(seen, keep)
+        return seen, buffers
 
     @_in_their_mode
     def finish(self, state: Any) -> Finished:
         seen, buffers = state
+        if not self.wraps:
+            arrays = self.layout.unpack([lax.slice_in_dim(buffer, 0, self.rows) for buffer in buffers])
+            return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], counts.kept(seen, self.every))
         count, rows = counts.kept(seen, self.every), max(self.rows, 1)
         # Once the ring is full, the oldest record is the one that would be overwritten next.
         full = lax.gt(count, np.int32(rows))
@@ -229,7 +238,8 @@ class RingStore:
         return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], count)
 
 
-def _empty(aval: Aval) -> Array:
+def empty(aval: Aval) -> Array:
+    """Zeros of a type."""
     if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
         impl = compat.key_impl_name(aval.dtype)
         words = jnp.zeros_like(jax.random.key_data(jax.random.key(0, impl=impl)))

@@ -132,7 +132,8 @@ class Layout:
 
     def pack_words(self, small: Sequence[Any]) -> Any:
         """The word vector of the leaves that are packed."""
-        return _join_words([_to_words(leaf, self._word) for leaf in small])
+        with compat.mode_for(self.dtypes):
+            return _join_words([_to_words(leaf, self._word) for leaf in small])
 
     def unpack(self, arrays: Sequence[Any]) -> list[Any]:
         """The inverse of ``pack``; leading axes (records) are kept."""
@@ -152,7 +153,8 @@ class Layout:
                 for i, place in self._places.items():
                     yield i, words_first(lax.slice_in_dim(words, *place, axis=words.ndim - 1))
 
-        return {i: _from_words(found, self.shapes[i], self.dtypes[i]) for i, found in slices()}
+        with compat.mode_for(self.dtypes):
+            return {i: _from_words(found, self.shapes[i], self.dtypes[i]) for i, found in slices()}
 
     def packed_leaves(self, arrays: Sequence[Any]) -> list[Any]:
         """What ``unpack`` returns, but packed leaves are not unpacked until they are needed."""
@@ -229,12 +231,28 @@ def _to_words(leaf: Any, word: np.dtype[Any]) -> Any:
 # few kernels several times slower: at 64 scalars, a vector built by selects is twenty times as fast.
 _SELECTED_TOGETHER = 16
 _FUSED_OPERANDS = 8
+# In a loop inside another one, XLA computes what these selects compare before the inner loop, and then reads it in each
+# iteration. A few pieces are padded instead, which takes as long in any other loop.
+_PADDED_TOGETHER = 12
 
 
 def _join_words(pieces: list[Any]) -> Any:
+    if len(pieces) <= _PADDED_TOGETHER:
+        return _overlay_words(pieces)
     size = max(_SELECTED_TOGETHER, -(-len(pieces) // _FUSED_OPERANDS))
     groups = [_merge_words(pieces[i : i + size]) for i in range(0, len(pieces), size)]
     return groups[0] if len(groups) == 1 else lax.concatenate(groups, 0)
+
+
+def _overlay_words(pieces: list[Any]) -> Any:
+    """One vector out of a few, each with zeros around it."""
+    total, start, merged = sum(piece.size for piece in pieces), 0, None
+    for piece in pieces:
+        end = start + piece.size
+        spread = lax.pad(piece, piece.dtype.type(0), [(start, total - end, 0)])
+        merged = spread if merged is None else lax.bitwise_or(merged, spread)
+        start = end
+    return merged
 
 
 def _merge_words(pieces: list[Any]) -> Any:
