@@ -108,6 +108,31 @@ def test_a_rule_may_call_its_own_function_on_tangents(rule):
     assert [list(logs) for logs in received] == [["x"]]
 
 
+NESTED = {
+    "spool(tap)": lambda fun, callback: lambda x: lox.spool(lox.tap(fun, callback))(x)[0],
+    "spool(reduce) of tap": lambda fun, callback: lambda x: lox.spool(lox.tap(fun, callback), reduce="sum")(x)[0],
+    "tap(tap)": lambda fun, callback: lox.tap(lox.tap(fun, callback), lambda logs: None),
+    "nolog(tap)": lambda fun, callback: lox.nolog(lox.tap(fun, callback)),
+}
+
+
+@pytest.mark.parametrize("nested", NESTED.values(), ids=NESTED)
+@pytest.mark.parametrize(
+    "rule", [*RULES.values(), lambda f, p, t: (p[0] * p[1], p[0] * t[1])], ids=[*RULES, "without a mark"]
+)
+def test_a_tap_inside_a_differentiated_transformation_delivers_each_record_once(rule, nested):
+    """If a rule does not record what its function does, the function is run for its records, but not for its host calls."""
+    product = _product(rule)
+    received: list[lox.logdict] = []
+    plain = lambda x: product(3.0, x).sum()  # noqa: E731
+    fun = nested(plain, received.append)
+    for differentiated in (jax.grad(fun), jax.grad(jax.jit(fun))):
+        assert_close(differentiated(X), jax.grad(plain)(X))
+        jax.effects_barrier()
+        assert [list(logs) for logs in received] == [["x"]]
+        received.clear()
+
+
 def _marks_its_tangent(x):
     @jax.custom_jvp
     def sine(x):
@@ -278,6 +303,7 @@ DIFFERENTIATED = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.usefixtures("quick_compilation")
 @pytest.mark.parametrize("derivative", DIFFERENTIATED)
 @pytest.mark.parametrize("around", REPEATED)
@@ -300,6 +326,7 @@ def test_a_function_with_a_rule_may_close_over_a_traced_value(around, derivative
     assert_close(run(np.float32(3), np.float32(2)), expected)
     for spooled in (lox.spool(run), jax.jit(lox.spool(run))):
         assert_close(spooled(np.float32(3), np.float32(2)), (expected, logs))
+    jax.vmap(lambda x: run(np.float32(3), x))(np.full(2, 2.0))  # JAX can do that, or says so: see conftest
     assert_close(jax.vmap(lox.spool(run))(np.full(2, 3.0), np.full(2, 2.0))[1]["x"][1], logs["x"])
 
 
@@ -404,6 +431,43 @@ def test_what_a_checkpoint_computes_again_is_kept_apart_as_without_marks(mark):
     assert barriers(jax.grad(lambda x: lox.spool(lambda x: _layers(x, mark))(x)[0])) == 3
 
 
+@pytest.mark.parametrize("policy", [None, "everything_saveable", "dots_saveable"])
+def test_a_mean_in_a_checkpoint_can_be_linearized(policy):
+    """A running mean is kept in a complex number, which JAX before 0.11 cannot save."""
+    chosen = None if policy is None else getattr(jax.checkpoint_policies, policy)
+
+    @functools.partial(jax.checkpoint, policy=chosen)
+    def loop(x):
+        def goes_on(state):
+            lox.log({"i": state[0]})
+            return state[0] < 2
+
+        return jax.lax.while_loop(goes_on, lambda state: (state[0] + 1, jnp.sin(state[1])), (0, x))[1]
+
+    y, push, logs = jax.linearize(jax.jit(lox.spool(loop, reduce="mean")), 1.0, has_aux=True)
+    assert_close((y, push(1.0)), jax.jvp(loop, (1.0,), (1.0,)))
+    assert float(logs["i"]) == 1.0
+
+
+def test_a_policy_is_still_asked_about_all_else_where_there_is_a_mean():
+    asked = set()
+
+    def policy(primitive, *avals, **params):
+        asked.add(primitive.name)
+        return primitive.name == "sin"
+
+    @functools.partial(jax.checkpoint, policy=policy)
+    def f(x):
+        lox.log({"x": x})
+        return jnp.cos(jnp.sin(x))
+
+    expected = jax.value_and_grad(f)(1.0)
+    asked.clear()
+    (y, logs), derivative = jax.value_and_grad(lox.spool(f, reduce="mean"), has_aux=True)(1.0)
+    assert_close((y, derivative, logs["x"]), (*expected, jnp.float32(1.0)))
+    assert {"sin", "cos"} <= asked
+
+
 def test_a_checkpoint_may_keep_some_arguments_apart():
     def scaled(x, y):
         lox.log({"x": x})
@@ -473,3 +537,49 @@ def test_marks_in_an_operator_that_the_solver_does_not_call_are_no_records():
     out, logs = lox.spool(jax.grad(lambda b: solve(b).sum()))(b)
     assert_close((out, list(logs)), (expected, ["solve"]))
     assert_close(jax.grad(lambda b: lox.spool(solve)(b)[0].sum())(b), expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 2}, {"interval": 2}], ids=str)
+def test_marks_in_the_operator_of_an_iterative_solver_are_tapped(options):
+    """JAX transposes the operator, whose marks depend on the operand, before it solves anything."""
+
+    def fun(b):
+        def operator(v):
+            lox.log({"v": v.sum()})
+            return 2 * v
+
+        return jax.scipy.sparse.linalg.gmres(operator, b)[0].sum()
+
+    rows = lox.spool(fun, capacity=20)(X)[1].trim()["v"][:: options.get("interval", 1)]
+    for run in (lox.tap, lambda fun, *args, **options: jax.grad(lox.tap(fun, *args, **options))):
+        received: list[lox.logdict] = []
+        run(fun, received.append, **options)(X)
+        jax.effects_barrier()
+        assert_close(np.concatenate([np.atleast_1d(logs["v"]) for logs in received]), rows)
+
+
+TRANSPOSED = {
+    "jit": jax.jit,
+    "scan": lambda f: lambda x: jax.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0],
+    "cond": lambda f: lambda x: jax.lax.cond(True, f, f, x),
+    "checkpoint": jax.checkpoint,
+}
+
+
+@pytest.mark.parametrize("around", TRANSPOSED.values(), ids=TRANSPOSED)
+def test_a_linear_function_with_marks_can_be_transposed(around):
+    def linear(x):
+        lox.log({"x": x.sum()})
+        return 3 * x
+
+    fun = around(linear)
+    try:
+        expected = jax.linear_transpose(fun, X)(X)[0]
+    except NotImplementedError:
+        assert getattr(jax.config, "jax_remat3", False)
+        pytest.skip("JAX itself cannot transpose a checkpoint with jax_remat3")
+    for transformed in (lox.tap(fun, print), lox.nolog(fun), lambda x: lox.spool(fun, reduce="mean")(x)[0]):
+        assert_close(jax.linear_transpose(transformed, X)(X)[0], expected)
+    for transform in (lox.spool, lox.find_nonfinite):
+        assert_close(transform(lambda x: jax.linear_transpose(fun, x)(x)[0])(X)[0], expected)
+    assert_close(tapped(lambda x: jax.linear_transpose(fun, x)(x)[0], X)[0], expected)

@@ -143,6 +143,19 @@ def custom_jvp(x):
     return cube(x).sum()
 
 
+@corpus(lambda x: {"v": x, "two": 2})
+def custom_jvp_with_a_constant_record(x):
+    """Its rule records by itself, and does not call the function."""
+
+    def function(v):
+        lox.log({"v": v, "two": np.int32(2)})
+        return v**3
+
+    cube = jax.custom_jvp(function)
+    cube.defjvp(lambda primals, tangents: (function(primals[0]), 3 * primals[0] ** 2 * tangents[0]))
+    return cube(x).sum()
+
+
 @corpus(lambda x: {"v": x, "w": 2 * x})
 def custom_jvp_with_symbolic_zeros_and_static_arguments(x):
     def cube(n, v, w):

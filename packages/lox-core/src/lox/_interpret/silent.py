@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from lox._host.primitive import deliver_p
+from lox._host.primitive import HostEffect, deliver_p
 from lox._interpret import marked_rules
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey
@@ -26,26 +26,38 @@ def without_forward_marks(jaxpr: Any) -> Any:
     return _evaluated(_ForwardSilencer(), jaxpr)
 
 
-def _evaluated(silencer: _RepetitionSilencer, jaxpr: Any) -> Any:
+def without_host_calls(jaxpr: Any) -> Any:
+    """A program with its marks, and without the host calls that a transformation has put into it."""
+    if not any(isinstance(effect, HostEffect) for effect in jaxpr.effects):
+        return jaxpr
+    with marking(True):
+        return _evaluated(_HostCallSilencer(), jaxpr)
+
+
+def _evaluated(silencer: Collector, jaxpr: Any) -> Any:
     def evaluate(*args: Array) -> list[Array]:
         return silencer.run(jaxpr, args, Frame(Context({})))
 
     return jax.make_jaxpr(evaluate)(*jaxpr.in_avals)
 
 
-class _RepetitionSilencer(Collector):
-    """Drops every mark, and every host call whose result is not used."""
+class _HostCallSilencer(Collector):
+    """Drops every host call whose result is not used."""
 
     def __init__(self, survey: type[Survey] = Survey) -> None:
         super().__init__(survey(lambda mark, key: False, also=frozenset([deliver_p.name])), keep=False)
-
-    def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
-        del eqn, invals, frame
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
         if eqn.primitive is not deliver_p:
             return super()._step(eqn, invals, frame)
         return invals[: len(eqn.outvars)] if once.passes_on(eqn) else compat.bind_eqn(eqn, invals)
+
+
+class _RepetitionSilencer(_HostCallSilencer):
+    """Drops every mark too."""
+
+    def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
+        del eqn, invals, frame
 
     def rule_context(self) -> Any:
         return marking(None)

@@ -141,6 +141,8 @@ detach_p.def_impl(lambda *arrays: list(arrays))
 detach_p.def_abstract_eval(lambda *avals: list(avals))
 compat.define_batching(detach_p, lambda axis_data, arrays, dims: (detach_p.bind(*arrays), list(dims)))
 compat.define_jvp_binding_primals(detach_p)
+# In a linear function that is transposed, such as the operator of a solver, nothing flows back.
+compat.define_transpose(detach_p, lambda cotangents, *arrays: [None] * len(arrays))
 lowering.define_lowering(detach_p, lambda ctx, *arrays: list(arrays))
 
 

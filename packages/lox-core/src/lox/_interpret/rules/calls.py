@@ -94,7 +94,9 @@ def run_checkpoint(collector: Collector, frame: Frame, eqn: Any, invals: list[Ar
         # all is added by JAX when it differentiates, not by its public function.
         invals = _separate(invals, prevent_cse)
     by_argument = isinstance(prevent_cse, tuple)
-    options = {"prevent_cse": (False, *prevent_cse) if by_argument else prevent_cse, "policy": params["policy"]}
+    state = frame.context(collector.stores_in(params["jaxpr"], folds=False)).state
+    policy = compat.savable_policy(params["policy"], jax.tree.leaves(state))
+    options = {"prevent_cse": (False, *prevent_cse) if by_argument else prevent_cse, "policy": policy}
     wrap = functools.partial(jax.checkpoint, **options)
     label = (id(params["jaxpr"]), "checkpoint", *options.values())
     return call_through(collector, frame, params["jaxpr"], wrap, label, invals)

@@ -20,6 +20,7 @@ import numpy as np
 
 from lox._errors import ConflictError
 from lox._interpret.collect import Collector, Context, Frame, Unrecorded
+from lox._interpret.silent import without_host_calls
 from lox._jax import compat, partial_eval
 from lox._marks.mark import marking
 from lox._storage.rows import Chunk, Rows
@@ -67,12 +68,13 @@ def evaluate_rule(
     fitting = fit(rows, expected)
     if fitting is None or jax.tree.structure(state) != jax.tree.structure(expected_state):
         raise _conflict(describe_rows(rows), describe_rows(expected))
-    return outs, (jax.tree.map(lambda x, like: x.astype(like.dtype), state, expected_state), fitting)
+    return outs, (jax.tree.map(lambda x, like: compat.cast(x, like.dtype), state, expected_state), fitting)
 
 
 def _records_of_function(collector: Collector, primal: Any, context: Context, args: list[Array]) -> Any:
-    with marking(None):  # a transformation outside gets the marks of the rule, not these
-        return evaluate_call(collector, primal, context, args)[1]
+    # A transformation outside gets the marks of the rule, and one inside has made the host calls of the rule.
+    with marking(None):
+        return evaluate_call(collector, without_host_calls(primal), context, args)[1]
 
 
 def _counts(collector: Collector, jaxpr: Any) -> dict[str, int | None]:
@@ -120,7 +122,7 @@ def fit(rows: Rows, expected: Rows) -> Rows | None:
         # An array that is one here and two there has to become two.
         array = jnp.copy(array) if id(array) in used else array
         used.add(id(array))
-        return array.astype(place.dtype)
+        return compat.cast(array, place.dtype)
 
     return jax.tree.map(take, expected)
 
