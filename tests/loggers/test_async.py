@@ -7,7 +7,7 @@ import pytest
 
 import lox
 from lox.loggers import MemoryLogger
-from lox.loggers._delivery import copies
+from lox.loggers._delivery import copies, worker
 
 
 @jax.jit
@@ -124,6 +124,76 @@ def test_results_of_a_compiled_program_are_queued_without_a_copy(monkeypatch):
         assert records(logger)["x"].tolist() == [0, 1, 2]
         assert records(logger)["nested"]["y"].tolist() == [1, 2, 3]
         assert records(logger).step["x"].tolist() == [0, 1, 2]
+
+
+def test_values_on_several_devices_are_logged_together():
+    first, second = jax.devices()[:2]
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        a, b = slow(jax.device_put(jnp.float32(1), first)), slow(jax.device_put(jnp.float32(2), second))
+        logger.log(state, {"a": a, "b": b, "c": 3.0})
+        assert not (a.is_ready() and b.is_ready())
+        logger.flush()
+        for key, value in {"a": a, "b": b, "c": 3.0}.items():
+            np.testing.assert_array_equal(records(logger)[key], [value])
+
+
+def test_signatures_of_one_function_may_alternate():
+    """What is known of the logs of one signature must not be used for another."""
+
+    def f(x):
+        lox.log({"total": x.sum(), "whole": x} if x.ndim else {"x": x})
+        return x
+
+    with MemoryLogger() as logger:
+        spooled = logger.spool(jax.jit(f), logger.init(jax.random.key(0)))
+        for i in range(3):
+            spooled(jnp.float32(i))
+            spooled(jnp.full(2, float(i)))
+        logger.flush()
+        assert records(logger)["x"].tolist() == [0, 1, 2]
+        assert records(logger)["total"].tolist() == [0, 2, 4]
+        assert records(logger)["whole"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_names_that_a_backend_refuses_are_refused_at_every_call():
+    class Picky(MemoryLogger):
+        def check_names(self, keys, axes):
+            if "bad" in keys:
+                raise ValueError("no bad keys")
+
+    def f(x):
+        lox.log({"good": x} if x.ndim else {"bad": x})
+        return x
+
+    with Picky() as logger:
+        spooled = logger.spool(jax.jit(f), logger.init(jax.random.key(0)))
+        for _ in range(2):
+            spooled(jnp.ones(2))
+            with pytest.raises(ValueError, match="no bad keys"):
+                spooled(jnp.float32(1))
+        logger.flush()
+        assert list(records(logger)) == ["good"]
+        assert len(records(logger)["good"]) == 2
+
+
+def test_the_bytes_of_queued_results_count(monkeypatch):
+    """A program's results of known size wait for room, as everything else does."""
+    monkeypatch.setattr(worker, "MAX_BYTES", 3 * 4 * 1000)
+
+    def f(x):
+        lox.log({"row": jnp.full(1000, slow(x))})
+        return x
+
+    with MemoryLogger() as logger:
+        spooled = logger.spool(jax.jit(f), logger.init(jax.random.key(0)))
+        most = 0
+        for i in range(8):
+            spooled(jnp.float32(i))
+            most = max(most, logger._sink._worker._bytes)
+        assert 4 * 1000 <= most <= 3 * 4 * 1000
+        logger.flush()
+        assert len(records(logger)["row"]) == 8
 
 
 def test_records_of_slow_and_fast_calls_stay_in_order():

@@ -12,7 +12,7 @@ import jax
 
 # JAX keeps no program with a host call before that: it looked for host callbacks, and refused.
 KEEPS_HOST_CALLS = jax.__version_info__ >= (0, 11)
-WITHOUT_HOST_CALLS = ("spool", "logger.spool")
+WITHOUT_HOST_CALLS = ("spool", "spool of jit", "logger.spool")
 
 SCRIPT = """
 import json, sys
@@ -41,6 +41,7 @@ x = jnp.float32(1)
 tapped = lambda x: lox.tap(step, received.append)(x)
 forms = {
     "spool": lambda: jax.jit(lox.spool(step))(x)[1],
+    "spool of jit": lambda: lox.spool(jax.jit(step))(x)[1],
     "tap": lambda: jax.jit(tapped)(x),
     "tap of jit": lambda: lox.tap(jax.jit(step), received.append)(x),
     "logger.spool": lambda: logger.spool(jax.jit(step), run)(x),
@@ -54,7 +55,7 @@ for name, form in forms.items():
     before = records_so_far()
     out = jax.block_until_ready(form())
     jax.effects_barrier()
-    if name == "spool":
+    if name.startswith("spool"):
         records = out["i"].tolist()
     elif "logger" in name:
         records = records_so_far()[len(before):]

@@ -13,6 +13,7 @@ from lox._errors import ConflictError
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.plan import Group, KeyPlan, Plan, SpoolOptions, make_plan, spool_options
+from lox._interpret.returned import Returned
 from lox._interpret.survey import Survey
 from lox._jax import compat, sharding
 from lox._logdict import logdict
@@ -67,13 +68,41 @@ def spool(
     {'carry': [0, 1, 3]}
     """
     options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
+    return _transform(fun, options, _without_gradients)
+
+
+def spool_returned(
+    fun: Callable[P, R],
+    argnames: Any = None,
+    tags: Any = None,
+    keep_logs: bool = False,
+    interval: int | None = None,
+    reduce: Any = None,
+    prefix: str = "",
+    capacity: int | None = None,
+) -> Callable[P, tuple[R, Returned]]:
+    """``spool``, with logs that are not put together yet."""
+    options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
+    return _transform(fun, options, _as_returned)
+
+
+def _transform(fun: Callable[..., Any], options: SpoolOptions, finish: Callable[[Any, logdict], Any]) -> Any:
     return program.transform(
         fun,
-        ("spool", options),
+        ("spool", options, finish),
         functools.partial(_interpreter, options),
-        _without_gradients,
-        results=lambda out: (out, None),
+        finish,
+        results=_beside_logs,
     )
+
+
+def _beside_logs(out: Any) -> tuple[Any, None]:
+    return out, None
+
+
+def _as_returned(out: Any, logs: logdict) -> tuple[Any, Returned]:
+    out, logs = _without_gradients(out, logs)
+    return out, Returned.of(logs)
 
 
 def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
@@ -163,9 +192,7 @@ def _fold_pending(group: Group, state: Any, rows: Rows) -> Any:
 
 
 def _cast(array: Array, aval: Any) -> Array:
-    if array.dtype != aval.dtype:
-        with compat.mode_for([aval.dtype]):
-            array = jax.lax.convert_element_type(array, aval.dtype)
+    array = compat.cast(array, aval.dtype)
     return array if aval.sharding is None else sharding.split_like(array, aval)
 
 

@@ -217,8 +217,34 @@ def transform(
     fun, bound = take_self(fun)
     known = programs.programs_of(fun)
     operands = list(operands)
+    run = Transformation(known, label, interpreter, finish, context, compiled)
+    # Operands change from call to call, so they are arguments of the jitted function, not constants.
+    jitted = lookup(known, ("jitted", label), lambda: (dispatcher(fun, run, results), True))
 
-    def run(
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        if bound:
+            args = (*bound, *args)
+        if jitted is not None and not compat.tracing_now():
+            return jitted(operands, *args, **kwargs)
+        return run(fun, operands, args, kwargs)
+
+    return _named_after(wrapped, transformed, known)
+
+
+class Transformation:
+    """A transformation and its options, to run it on a function. It does not hold the function: see ``Cache``."""
+
+    __slots__ = ("_compiled", "_context", "_finish", "_interpreter", "_known", "_label")
+
+    def __init__(
+        self, known: OrderedDict[Any, Any], label: Any, interpreter: Any, finish: Any, context: Any, compiled: bool
+    ) -> None:
+        self._known, self._label = known, label
+        self._interpreter, self._finish = interpreter, finish
+        self._context, self._compiled = context, compiled
+
+    def __call__(
+        self,
         fun: Callable[..., Any],
         operands: list[Array],
         args: tuple[Any, ...],
@@ -226,28 +252,30 @@ def transform(
         without_options: bool = False,
     ) -> Any:
         def make_traced() -> tuple[Traced, bool]:
-            traced = trace(fun, signature, context)
+            traced = trace(fun, signature, self._context)
             return traced, not traced.holds_tracers()
 
         def make() -> tuple[Program, bool]:
             # Only functions with all their marks are shared: other contexts are made for one transformation.
             shared = ("traced", without_options, types)
-            traced = lookup(known, shared, make_traced) if context is with_marks else make_traced()[0]
-            return Program(traced, interpreter(traced), compiled), not traced.holds_tracers()
+            traced = lookup(self._known, shared, make_traced) if self._context is with_marks else make_traced()[0]
+            return Program(traced, self._interpreter(traced), self._compiled), not traced.holds_tracers()
 
         with Signature(args, kwargs) as signature:
             types = signature.key()
-            key = (label, without_options, tuple(map(compat.type_key, operands)), types)
-            return finish(*lookup(known, key, make)(operands, signature))
+            key = (self._label, without_options, tuple(map(compat.type_key, operands)), types)
+            return self._finish(*lookup(self._known, key, make)(operands, signature))
 
-    # Operands change from call to call, so they are arguments of the jitted function, not constants.
-    jitted = lookup(known, ("jitted", label), lambda: (dispatcher(fun, run, results), True))
 
-    @functools.wraps(wrapped)
-    def transformed(*args: Any, **kwargs: Any) -> Any:
-        args = (*bound, *args)
-        if jitted is not None and not compat.tracing_now():
-            return jitted(operands, *args, **kwargs)
-        return run(fun, operands, args, kwargs)
-
-    return transformed
+def _named_after(fun: Callable[..., Any], made: Any, known: OrderedDict[Any, Any]) -> Callable[..., Any]:
+    """``functools.wraps``, but a jitted function is asked for its names only once: it takes long to answer."""
+    if not jitted.is_jitted(fun):
+        return functools.wraps(fun)(made)
+    names = known.get("names")
+    if names is None:
+        names = known["names"] = (fun.__module__, fun.__name__, fun.__qualname__, fun.__doc__)
+    made.__module__, made.__name__, made.__qualname__, made.__doc__ = names
+    made.__annotations__ = getattr(fun, "__annotations__", {})
+    made.__dict__.update(fun.__dict__)
+    made.__wrapped__ = fun
+    return made

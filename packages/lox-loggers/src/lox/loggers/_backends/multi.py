@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -64,9 +65,8 @@ class MultiLogger(Logger):
         of_members = [logger._all_formats() for logger in self.loggers]
         return {option: given for formats in of_members for option, given in formats.items()} | super()._all_formats()
 
-    def _on_call(self) -> None:
-        for logger in self.loggers:
-            logger._on_call()
+    def _listeners(self) -> list[Callable[[], object]]:
+        return [listener for logger in self.loggers for listener in logger._listeners()]
 
     def _tell_others(self) -> None:
         for logger in self.loggers:
@@ -83,16 +83,23 @@ class MultiLogger(Logger):
         self._members[run_id] = tuple(logger._open_one(named, siblings) for logger in self.loggers)
         return run_id
 
+    def _destinations(self, run: np.ndarray) -> list[tuple[Logger, np.ndarray]]:
+        return [place for logger, its_run in self._in_each(run) for place in logger._destinations(its_run)]
+
     def _receive(self, delivery: Delivery) -> None:
-        ids = np.asarray(delivery.operands)
         try:
-            members = np.asarray([self._members[run_id] for run_id in ids.reshape(-1).tolist()])
+            for logger, its_runs in self._in_each(np.asarray(delivery.operands)):
+                logger._receive(delivery._replace(operands=its_runs))
+        except LoggerStateError as error:
+            self._sink.failures.keep(error, "delivering")
+
+    def _in_each(self, runs: np.ndarray) -> Iterable[tuple[Logger, np.ndarray]]:
+        """Each of the loggers, with its own ids of these runs."""
+        try:
+            members = np.asarray([self._members[run_id] for run_id in runs.reshape(-1).tolist()])
         except KeyError as error:
-            foreign = LoggerStateError(f"run {error} does not belong to this MultiLogger. {STATES_DO_NOT_LAST}")
-            self._sink.failures.keep(foreign, "delivering")
-            return
-        for logger, its_ids in zip(self.loggers, members.T, strict=True):
-            logger._receive(delivery._replace(operands=its_ids.reshape(ids.shape)))
+            raise LoggerStateError(f"run {error} does not belong to this MultiLogger. {STATES_DO_NOT_LAST}") from error
+        return zip(self.loggers, (ids.reshape(runs.shape) for ids in members.T), strict=True)
 
 
 def _one_name(name: NameFormat | None, loggers: tuple[Logger, ...]) -> NameFormat | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,26 @@ import numpy as np
 
 import lox
 from lox._host.delivery import Delivery
+from lox._interpret.returned import Returned
 from lox.loggers._delivery.tables import check_whole, is_key, map_leaves, to_numpy
 
 _LONGEST_NAP = 0.02  # seconds between two checks of the device, at most
 
 
-def start(logs: lox.logdict) -> lox.logdict:
-    """The logs as numpy, except values that the device has not computed yet: these are copies on the device."""
-    waiting = [leaf for leaf in jax.tree_util.tree_leaves(logs) if _is_waited_for(leaf)]
+def start(run: Any, logs: lox.logdict) -> Delivery:
+    """A delivery of the logs as numpy, except values that the device has not computed yet: these are copies on the device."""
+    leaves, tree = jax.tree_util.tree_flatten(logs)
+    waiting = [leaf for leaf in leaves if _is_waited_for(leaf)]
+    kind = UnderWay if waiting else Delivery
+    return kind((), np.asarray(True), np.asarray(run), _with_copies(logs, waiting, len(leaves), tree))
+
+
+def _with_copies(logs: lox.logdict, waiting: list[jax.Array], number: int, tree: Any) -> lox.logdict:
     if not waiting:
         return map_leaves(logs, to_numpy)
+    if len(waiting) == number and jax.process_count() == 1:
+        copied: lox.logdict = tree.unflatten(_copy(waiting))
+        return copied
     own = dict(zip(map(id, waiting), _copy(waiting), strict=True))
 
     def convert(name: str, leaf: Any) -> Any:
@@ -48,18 +58,25 @@ def _is_ready(array: Any) -> bool:  # arrays have this method, but jax.Array doe
     return bool(array.is_ready())
 
 
-def _copy(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """Copies arrays on their own devices, with one dispatch for all arrays on the same devices."""
-    local = [array if array.is_fully_addressable else array.addressable_data(0) for array in arrays]
+def _copy(arrays: list[jax.Array]) -> list[jax.Array]:
+    """Copies arrays on their own devices. The background thread starts the transfers."""
+    if jax.process_count() > 1:  # what other processes have parts of cannot be copied here alone
+        return _copy_apart([array if array.is_fully_addressable else array.addressable_data(0) for array in arrays])
+    try:
+        return _copy_together(arrays)
+    except ValueError:  # they are on different devices
+        return _copy_apart(arrays)
+
+
+def _copy_apart(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """The same, with one dispatch for all arrays on the same devices."""
     together: dict[Any, list[int]] = {}
-    for i, array in enumerate(local):
+    for i, array in enumerate(arrays):
         together.setdefault(frozenset(array.sharding.device_set), []).append(i)
     copies: dict[int, jax.Array] = {}
     for places in together.values():
-        copies.update(zip(places, _copy_together([local[i] for i in places]), strict=True))
-    for array in copies.values():
-        array.copy_to_host_async()
-    return [copies[i] for i in range(len(local))]
+        copies.update(zip(places, _copy_together([arrays[i] for i in places]), strict=True))
+    return [copies[i] for i in range(len(arrays))]
 
 
 @jax.jit
@@ -73,29 +90,22 @@ class UnderWay(Delivery):
     __slots__ = ()
 
 
-def delivery_of(run: Any, logs: lox.logdict) -> Delivery:
-    """A delivery of the logs that `start` returned."""
-    on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree_util.tree_leaves(logs))
-    return (UnderWay if on_device else Delivery)((), np.asarray(True), np.asarray(run), logs)
+class Results(NamedTuple):
+    """What a compiled program has returned for a run. Nobody else has these arrays, so the background thread does the rest."""
 
+    run: np.ndarray
+    returned: Returned
 
-def delivery_as_it_is(run: np.ndarray, logs: lox.logdict) -> UnderWay:
-    """A delivery of logs that nobody else has, such as results of a compiled program. The background thread does the rest."""
-    return UnderWay((), _ALIVE, run, logs)
+    def delivery(self) -> UnderWay:
+        return UnderWay((), _ALIVE, self.run, self.returned.logs())
 
 
 _ALIVE = np.asarray(True)
 
 
-def must_be_read_now(logs: lox.logdict) -> bool:
-    """Whether logs hold anything that is no array, or PRNG keys."""
-    return any(map(_must_be_read_now, logs.values()))
-
-
-def _must_be_read_now(value: Any) -> bool:
-    if isinstance(value, jax.Array):
-        return is_key(value)
-    return any(not isinstance(leaf, jax.Array) or is_key(leaf) for leaf in jax.tree_util.tree_leaves(value))
+def opened(item: Delivery | Results) -> Delivery:
+    """What waits in the queue, as a delivery."""
+    return item.delivery() if isinstance(item, Results) else item
 
 
 def begin(delivery: Delivery) -> None:

@@ -43,7 +43,7 @@ class Failures:
         self._owner = owner
         self._warn = on_error == "warn"
         self._lock = threading.RLock()
-        self._pending: BaseException | None = None
+        self.pending: BaseException | None = None
         self._more = 0  # failures after the pending one
         self._lost_since = 0  # records that the pending failure and the later ones lost
         self._warned = False
@@ -77,15 +77,11 @@ class Failures:
         """Keeps an error that is raised even with `on_error="warn"`."""
         self._keep(error, where, 0)
 
-    @property
-    def any(self) -> bool:
-        return self._pending is not None
-
     def take(self) -> BaseException | None:
         """The error to raise now, if any."""
         with self._lock:
-            error, more, lost = self._pending, self._more, self._lost_since
-            self._pending, self._more, self._lost_since = None, 0, 0
+            error, more, lost = self.pending, self._more, self._lost_since
+            self.pending, self._more, self._lost_since = None, 0, 0
         if error is not None and more:
             failures = "1 more failure" if more == 1 else f"{more} more failures"
             with contextlib.suppress(Exception):
@@ -103,10 +99,10 @@ class Failures:
         with self._lock:
             self.lost += lost
             self._lost_since += lost
-            if self._pending is not None:  # the first error is the cause; later ones often only follow from it
+            if self.pending is not None:  # the first error is the cause; later ones often only follow from it
                 self._more += 1
                 return
-            self._pending = error
+            self.pending = error
         with contextlib.suppress(Exception):  # the methods of a foreign error may fail
             error.add_note(f"in {self._owner}, {where}" + (f", {records_phrase(lost)} lost" if lost else ""))
         if self._awaited:

@@ -24,7 +24,9 @@ import numpy as np
 
 import lox
 from lox._host.delivery import Delivery, Receiver, call, send
+from lox._interpret.returned import Returned, ReturnedForm
 from lox._jax import compat, jitted
+from lox._spool import spool_returned
 from lox.loggers._delivery import at_exit, copies, pending, reserved, tables
 from lox.loggers._delivery.config import ConfigTemplate
 from lox.loggers._delivery.locks import RunLock
@@ -201,17 +203,35 @@ class Logger(abc.ABC):
         """The function `fun`, with its records delivered once, when it returns. `options` are those of `lox.spool`."""
         check_state(state)
         spooled = lox.spool(fun, **options)
-        is_jitted = jitted.jit_options(fun) is not None
-        run_here = functools.cache(lambda: np.asarray(state.run) if self.__writes_alone() else None)
+        compiled = None if jitted.jit_options(fun) is None else spool_returned(fun, **options)
+        destinations = functools.cache(
+            lambda: self._destinations(np.asarray(state.run)) if self.__writes_alone() else None
+        )
+        sinks, listeners = self._sinks(), self._listeners()
+        checked: ReturnedForm | None = None
 
         @functools.wraps(fun)
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-            self.__ready()
-            out, logs = spooled(*args, **kwargs)
+            nonlocal checked
+            if listeners or pending.is_anything_wrong(sinks):
+                self.__ready()
             if compat.tracing_now():
+                out, logs = spooled(*args, **kwargs)
                 self.__send(state, logs)
-            elif not (is_jitted and self.__queue_results(run_here(), logs)):
+            elif compiled is None or (places := destinations()) is None:
+                out, logs = spooled(*args, **kwargs)
                 self.__send(state, tables.with_all_parts(logs))
+            else:
+                out, returned = compiled(*args, **kwargs)
+                if returned.form is not checked:
+                    logs = returned.logs()
+                    if returned.form.has_keys:  # reading them takes a computation
+                        self.__send(state, logs)
+                        return out
+                    self.check_names(logs, logs.steps)
+                    checked = returned.form
+                for logger, run in places:
+                    logger._queue_results(run, returned)
             return out
 
         return wrapper
@@ -232,7 +252,7 @@ class Logger(abc.ABC):
         """Delivers a logdict, or a plain dict as one record, with `steps` as in `lox.log`; `prefix` is put before each key."""
         check_state(state)
         self.__check_open()
-        self._on_call()
+        self.__tell_listeners()
         if isinstance(logs, lox.logdict):
             if steps:
                 raise LoggerOptionError(f"a logdict has its own steps: remove {', '.join(steps)} from this call")
@@ -316,8 +336,9 @@ class Logger(abc.ABC):
         """Whether this process writes anything."""
         return self.processes == "all" or jax.process_index() == 0
 
-    def _on_call(self) -> None:  # noqa: B027 (most do not care)
-        """Called for each call from Python: `init`, `log`, and calls of a spooled or tapped function."""
+    def _listeners(self) -> list[Callable[[], object]]:
+        """What is called for each call from Python: `init`, `log`, and calls of a spooled or tapped function."""
+        return []
 
     def _tell_others(self) -> None:
         """Reports earlier runs that were not replaced."""
@@ -363,6 +384,21 @@ class Logger(abc.ABC):
         except LoggerClosedError as error:  # raised to the user, not into the running program
             self.__sink.failures.keep(error, "delivering")
 
+    def _destinations(self, run: np.ndarray) -> list[tuple[Logger, np.ndarray]]:
+        """The loggers that write the records of a run, each with its own id of the run."""
+        return [(self, run)]
+
+    def _queue_results(self, run: np.ndarray, returned: Returned) -> None:
+        """Queues what a compiled program has returned for a run."""
+        results = copies.Results(run, returned)
+        if self.__time:
+            self._receive(results.delivery())
+            return
+        try:
+            self.__sink.deliver_results(results)
+        except LoggerClosedError as error:
+            self.__sink.failures.keep(error, "delivering")
+
     def _open_lanes(
         self, impl: str | None, process_index: int, config: ConfigTemplate, lanes: tuple[int, ...], operands: Any
     ) -> np.ndarray:
@@ -383,14 +419,6 @@ class Logger(abc.ABC):
         elif self._writes_here():
             self.__receive_now(state, logs)
 
-    def __queue_results(self, run: np.ndarray | None, logs: lox.logdict) -> bool:
-        """Delivers logs that a compiled program has returned, unless something has to be done at once."""
-        if run is None or copies.must_be_read_now(logs):
-            return False
-        self.check_names(logs, logs.steps)
-        self._receive(copies.delivery_as_it_is(run, logs))
-        return True
-
     def __writes_alone(self) -> bool:
         return jax.process_count() == 1 and self._writes_here()
 
@@ -398,7 +426,7 @@ class Logger(abc.ABC):
 
     def __receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
         """Outside a trace: delivers without a host call, so 64-bit values and text stay as they are."""
-        self._receive(copies.delivery_of(state.run, copies.start(logs)))
+        self._receive(copies.start(state.run, logs))
 
     def __settle(self, finish: Callable[[Sink], None]) -> None:
         if not self.__sink.foreign:
@@ -407,7 +435,11 @@ class Logger(abc.ABC):
     def __ready(self) -> None:
         pending.raise_failures(self._sinks())
         self.__check_open()
-        self._on_call()
+        self.__tell_listeners()
+
+    def __tell_listeners(self) -> None:
+        for listener in self._listeners():
+            listener()
 
     def __check_open(self) -> None:
         if self.__sink.closed:

@@ -26,6 +26,14 @@ def settle(sinks: Sequence[Sink], finish: Callable[[Sink], None]) -> None:
     raise_failures(sinks)
 
 
+def is_anything_wrong(sinks: Sequence[Sink]) -> bool:
+    """Whether a call from Python may have to raise something. A plain loop, because every call of a training loop asks."""
+    for sink in sinks:  # noqa: SIM110
+        if sink.closed or sink.failures.pending is not None:
+            return True
+    return False
+
+
 def raise_failures(sinks: Sequence[Sink]) -> None:
     """Raises what the background threads have kept for the next call from Python."""
     if is_telling():
@@ -33,7 +41,7 @@ def raise_failures(sinks: Sequence[Sink]) -> None:
     errors = [
         error
         for sink in sinks
-        if sink.failures.any and not sink.foreign and (error := sink.failures.take()) is not None
+        if sink.failures.pending is not None and not sink.foreign and (error := sink.failures.take()) is not None
     ]
     if len(errors) > 1:
         raise BaseExceptionGroup(f"{len(errors)} loggers failed", errors)

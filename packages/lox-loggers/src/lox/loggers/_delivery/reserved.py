@@ -9,8 +9,8 @@ from lox.loggers._errors import LoggerOptionError
 
 # The private names that Logger shares with its subclasses in these packages.
 _OURS = frozenset(
-    ("_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive")
-    + ("_can_open", "_all_formats", "_own_axes", "_tell_others", "_on_call")
+    ("_sink", "_sinks", "_writes_here", "_open_one", "_open_lanes", "_receive", "_queue_results", "_destinations")
+    + ("_can_open", "_all_formats", "_own_axes", "_tell_others", "_listeners")
 )
 _METHODS = frozenset(
     (

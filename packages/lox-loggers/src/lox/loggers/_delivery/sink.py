@@ -43,6 +43,18 @@ STATES_DO_NOT_LAST = (
 )
 
 
+# How many forks lead from the first process to this one. Asking for the number of the process would be a system call.
+_forks = 0
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class _Nowhere(enum.Enum):
     """Why the records of a run id are not written."""
 
@@ -83,7 +95,7 @@ class Sink:
         self.failures = Failures(owner, on_error)
         self.closed = False
         self._closing = threading.RLock()  # reentrant: a signal handler may call `close` while its thread is closing
-        self._pid = os.getpid()
+        self._forks = _forks
         self.ids = RunIds()
         self._runs: dict[int, _OpenRun | _Nowhere] = {}
         self._ids: dict[str, int] = {}  # by the name of the run
@@ -102,7 +114,7 @@ class Sink:
     @property
     def foreign(self) -> bool:
         """True in a forked child, whose copies of the queue, the locks and the files belong to the parent."""
-        return os.getpid() != self._pid
+        return self._forks != _forks
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -178,7 +190,12 @@ class Sink:
             return
         # Values that are still on the device come from Python, not from a running program.
         from_program = not isinstance(delivery, copies.UnderWay)
-        self._worker.submit(delivery, nbytes(delivery.logs), from_program=from_program)
+        self._worker.submit(delivery, nbytes(delivery.logs), from_program)
+
+    def deliver_results(self, results: copies.Results) -> None:
+        """Queues what a compiled program has returned. The caller waits for this, so it does nothing else."""
+        if not self.foreign:
+            self._worker.submit(results, results.returned.form.nbytes)
 
     def flush(self) -> None:
         """Returns when everything queued so far has been written and flushed."""
@@ -215,7 +232,7 @@ class Sink:
         self._worker.limit_patience(self.close_timeout)
 
     def _stuck(self) -> str:
-        waiting = [*(block.delivery for block in list(self._at_hand)), *self._worker.unhandled()]
+        waiting = [*(block.delivery for block in list(self._at_hand)), *map(copies.opened, self._worker.unhandled())]
         left = records_phrase(sum(map(records_of, waiting)))
         doing = self._doing or "busy"
         return (
@@ -234,10 +251,11 @@ class Sink:
             return
         self._close_all()  # there is no thread: no run was ever opened, or the interpreter is exiting
 
-    def _write_all(self, deliveries: list[Delivery]) -> None:
-        for each in deliveries:
+    def _write_all(self, items: list[Delivery | copies.Results]) -> None:
+        under_way = list(map(copies.opened, items))
+        for each in under_way:
             copies.begin(each)
-        deliveries = [delivery for each in deliveries if (delivery := self._read(each)) is not None]
+        deliveries = [delivery for each in under_way if (delivery := self._read(each)) is not None]
         for delivery in deliveries:
             self._tell_dropped(delivery.logs)
         try:

@@ -82,16 +82,29 @@ class Worker:
         self._waits_for_program = False
         self._working_on: list[_Entry] = []
         self._thread: threading.Thread | None = None
+        self._ident: int | None = None  # of that thread
 
     @property
     def on_thread(self) -> bool:
         """Whether the caller is the background thread itself."""
-        return self._thread is not None and threading.get_ident() == self._thread.ident
+        return threading.get_ident() == self._ident
 
-    def submit(self, item: Any, nbytes: int = 0, *, from_program: bool = False) -> None:
+    def submit(self, item: Any, nbytes: int = 0, from_program: bool = False) -> None:
         """Queues an item. Waits while the queue is full, except in cases where that would be a deadlock."""
+        entry = _Entry(item, nbytes, None, from_program)
+        if self._ident != threading.get_ident():
+            with self._lock:
+                # The usual case in one step: a training loop waits for this.
+                is_room = self._waiting < self._size and self._bytes + nbytes <= MAX_BYTES
+                if is_room and self._thread is not None and not self._stopping:
+                    self._entries.append(entry)
+                    self._waiting += 1
+                    self._bytes += nbytes
+                    if not self._resting or not self._may_rest():
+                        self._not_empty.notify()
+                    return
         # Only this thread empties the queue, so waiting for room would never end.
-        if self.on_thread or not self._queue(_Entry(item, nbytes, from_program=from_program)):
+        if self.on_thread or not self._queue(entry):
             self._handle([item])
 
     def run(self, task: Task, patience: float | None = None) -> bool:
@@ -226,7 +239,7 @@ class Worker:
                 thread.start()
             except RuntimeError:  # Python 3.12+: no new threads at interpreter exit
                 return False
-            self._thread = thread
+            self._thread, self._ident = thread, thread.ident
         return True
 
     def _loop(self) -> None:

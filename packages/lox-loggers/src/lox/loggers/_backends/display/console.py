@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 import lox
@@ -67,9 +68,8 @@ class ConsoleLogger(Logger):
         self._open_runs += 1
         return ConsoleWriter(self, run.name)
 
-    def _on_call(self) -> None:
-        if self._output is not None:
-            self._output.called(self._sink.flush)
+    def _listeners(self) -> list[Callable[[], object]]:
+        return [] if self._output is None else [functools.partial(self._output.called, self._sink.flush)]
 
     def _is_live(self) -> bool:
         if self._live is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import IO, Any
 
@@ -87,9 +88,8 @@ class ProgressLogger(Logger):
             self._draw()  # show a bar while the program is compiled
         return writer
 
-    def _on_call(self) -> None:
-        if self._output is not None:
-            self._output.called(self._sink.flush)
+    def _listeners(self) -> list[Callable[[], object]]:
+        return [] if self._output is None else [functools.partial(self._output.called, self._sink.flush)]
 
     def _where(self) -> BarPlace:
         if self._place is None:
