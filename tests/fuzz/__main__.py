@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz N [--seed S] [--planted] [--x64]``: check N random programs, from seed S on."""
+"""``python -m tests.fuzz N [--seed S] [--all-laws] [--planted] [--x64]``: check N random programs, from seed S on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def main() -> int:
     parser.add_argument("count", type=int, help="how many programs")
     parser.add_argument("--seed", type=int, default=None, help="the seed of the first one (default: a random one)")
     parser.add_argument("--no-shrink", action="store_true", help="report programs as they were generated")
+    parser.add_argument("--all-laws", action="store_true", help="hold each to every law, also compiled (slow)")
     parser.add_argument("--planted", action="store_true", help="plant a nan in each, and look for it")
     parser.add_argument("--x64", action="store_true", help="with 64 bits, as jax_enable_x64 has it")
     given = parser.parse_args()
@@ -23,6 +24,7 @@ def main() -> int:
     import jax
 
     jax.config.update("jax_num_cpu_devices", 4)
+    jax.config.update("jax_traceback_filtering", "off")  # whose fault an error is, its last frame tells
     if given.x64:
         jax.config.update("jax_enable_x64", True)
 
@@ -32,7 +34,8 @@ def main() -> int:
     print(f"JAX {jax.__version__}: {given.count} programs, seeds {first} to {first + given.count - 1}", flush=True)
     if given.planted:
         return _plant(given.count, first)
-    failures = fuzz(given.count, first, shrinking=not given.no_shrink, report=lambda text: print(text, flush=True))
+    options = {"shrinking": not given.no_shrink, "thorough": given.all_laws}
+    failures = fuzz(given.count, first, report=lambda text: print(text, flush=True), **options)
     print(f"JAX {jax.__version__}: {given.count} programs, {len(failures)} broke a law")
     return 1 if failures else 0
 

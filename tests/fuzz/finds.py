@@ -124,4 +124,53 @@ FINDS: tuple[Find, ...] = (
         Program(Block((Call("x64", 0, Block((Log((Key("number", 1),)),))),))),
         {"number1/@0": [2.5]},
     ),
+    Find(
+        "a rule that calls its function on tangents made the host calls of an inner tap twice",
+        laws.gradients,
+        Program(Block((Call("custom_jvp", 0, Block(), (("form", "own"),)),))),
+        {"f9/@0": [4.0]},
+        turn=1,
+        of_gradient=True,
+    ),
+    Find(
+        "outside jit, a donated value that is also logged could not be passed",
+        laws.eager_spool,
+        Program(Block((Call("jit", 0, Block((Log((F0,)),)), (("jit", "donated"),)),))),
+        {"f0/@0": [2.0]},
+    ),
+    Find(
+        "wide values that a loop in a rule had packed were unpacked as narrow ones",
+        laws.gradients,
+        Program(
+            Block(
+                (
+                    Call(
+                        "custom_jvp",
+                        0,
+                        Block((Scan("scan", 2, 0, Block((Call("x64", 0, Block((Log((Key("number", 1), F0)),))),))),)),
+                    ),
+                )
+            )
+        ),
+        {"number1/@0": [2.5, 2.5], "f0/@0": [4.0, 4.0]},
+        turn=1,
+        of_gradient=True,
+    ),
+    Find(
+        "the mean of a loop in a checkpoint that saves everything could not be linearized on JAX 0.10",
+        laws.forwards,
+        Program(
+            Block(
+                (
+                    Call(
+                        "checkpoint:everything_saveable",
+                        0,
+                        Block((While(Choice(False, 0), 0, Block(), Log((Key("i", 1, (), "mean"),), a=6)),)),
+                    ),
+                )
+            )
+        ),
+        {"i1/:mean@0": [3, 3, 3, 3]},
+        turn=1,
+    ),
 )

@@ -2,7 +2,7 @@
 
 Compiling would take nearly all of the fuzzer's time, and what lox promises is about the program that it makes, not
 about XLA. Loops run in Python; what is not in the table is run by JAX, one operation at a time. A part of the programs
-is compiled all the same (``laws.compiled``).
+is compiled all the same (``laws.COMPILED``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lox._jax import compat
+from lox._jax import compat, hi_primitives
 
 Array = Any
 
@@ -50,6 +50,13 @@ def _bind(eqn: Any, *args: Array) -> list[Array]:
 
 def _call(name: str) -> Callable[..., list[Array]]:
     return lambda eqn, *args: run(eqn.params[name], list(args))
+
+
+def _object(eqn: Any, *args: Array) -> list[Array]:
+    """What JAX's upgrade flags make of ``checkpoint`` and of functions with derivative rules."""
+    prim = hi_primitives.primitive_of(eqn.params)
+    jaxpr = getattr(prim, "jaxpr", None) or getattr(getattr(prim, "traced", None), "jaxpr", None)
+    return _bind(eqn, *args) if jaxpr is None else run(jaxpr, list(args))
 
 
 def _scan(eqn: Any, *args: Array) -> list[Array]:
@@ -285,6 +292,7 @@ RULES: dict[str, Callable[..., list[Array]]] = {
     "custom_vjp_call": _call("call_jaxpr"),
     "checkpoint": _call("jaxpr"),
     "remat2": _call("jaxpr"),
+    "call_hi_primitive": _object,
     "scan": _scan,
     "while": _while,
     "cond": _cond,

@@ -550,31 +550,50 @@ def _same_logs(a: lox.logdict, b: lox.logdict, what: str) -> None:
                 same_tree(by_key[key], b.steps[axis][key], f"{what}: steps of {key}")
 
 
-def compiled(case: Case) -> None:
-    """The same through XLA: jit(spool(f)), an eager call, jit(tap(f)), and a plain call that nothing disturbed."""
-    given = case.bounds.arguments()
-    jitted = jax.jit(case.f)
-    args = tuple(map(jnp.asarray, case.args))
-    out, logs = jax.jit(lox.spool(jitted, **given))(*args)
+# --- through XLA -----------------------------------------------------------------------------------------------------
+
+
+def compiled_spool(case: Case) -> None:
+    """jit(spool(jit(f))), and then the plain call, which nothing has disturbed."""
+    jitted, args = jax.jit(case.f), tuple(map(jnp.asarray, case.args))
+    out, logs = jax.jit(lox.spool(jitted, **case.bounds.arguments()))(*args)
     case.check_output(out, case.run, "jit(spool(jit))")
     check_logs(logs, case.uses, case.run.rows, case.bounds, "jit(spool(jit))")
+    _check_plain_call(case, jitted)
+
+
+def compiled_with_options(case: Case) -> None:
+    """spool of a function that was jitted with options."""
     options = jit_options(case.one_of("compiled", "placed", "donated", "keep_unused")[0])
-    out, logs = lox.spool(jax.jit(case.f, **options), **given)(*map(jnp.array, case.args))
+    spooled = lox.spool(jax.jit(case.f, **options), **case.bounds.arguments())
+    out, logs = spooled(*map(jnp.array, case.args))
     case.check_output(out, case.run, f"spool(jit(f, {options}))")
     check_logs(logs, case.uses, case.run.rows, case.bounds, f"spool(jit(f, {options}))")
+
+
+def eager_spool(case: Case) -> None:
+    """Operation by operation, twice."""
     for _ in range(2):
-        out, logs = lox.spool(case.f, **given)(*args)
+        args = map(jnp.array, case.args)  # a part of it may donate its argument
+        out, logs = lox.spool(case.f, **case.bounds.arguments())(*args)
         case.check_output(out, case.run, "eager spool")
         check_logs(logs, case.uses, case.run.rows, case.bounds, "eager spool")
+
+
+def compiled_tap(case: Case) -> None:
+    """jit(tap(jit(f))), and then the plain call."""
     got: list[lox.logdict] = []
+    jitted, args = jax.jit(case.f), tuple(map(jnp.asarray, case.args))
     tapped = jax.jit(lox.tap(jitted, got.append, ordered=case.turn % 2 == 1))
     case.check_output(tapped(*args), case.run, "jit(tap)")
     jax.effects_barrier()
-    found = expect.rows_by_key(case.run.rows)
-    expected = {key: expect.gather_lanes(rows) for key, rows in found.items()}
-    check_delivered(got, expected, "jit(tap)", ordered=False)
+    check_delivered(got, together([case.run]), "jit(tap)", ordered=False)
+    _check_plain_call(case, jitted)
+
+
+def _check_plain_call(case: Case, jitted: Callable[..., Any]) -> None:
     case.sink.clear()
-    case.check_output(jitted(*args), case.run, "jit")
+    case.check_output(jitted(*map(jnp.asarray, case.args)), case.run, "jit")
     jax.effects_barrier()
     check_inner_taps(case, case.run)
 
@@ -597,5 +616,11 @@ LAWS: tuple[Callable[[Case], None], ...] = (
     sequence,
 )
 
-# Through XLA, which takes longer than all of the above.
-COMPILED: tuple[Callable[[Case], None], ...] = (compiled, compiled_on_devices)
+# Each takes longer than all of the above.
+COMPILED: tuple[Callable[[Case], None], ...] = (
+    compiled_spool,
+    compiled_with_options,
+    eager_spool,
+    compiled_tap,
+    compiled_on_devices,
+)
