@@ -1,5 +1,6 @@
 """What holds for every test: the CPU, several devices of it, and no time limits that a busy machine would break."""
 
+import collections
 import os
 
 # Before anything imports jax, here or in a process that a test starts.
@@ -28,32 +29,65 @@ if _flags is None:
 for flag in filter(None, os.environ.get("LOX_TEST_JAX_FLAGS", "").split(",")):
     jax.config.update(flag, True)
 
+# LOX_TEST_EVERY=1 is the nightly run: every test on every program, compiled as it would be for a user. LOX_TEST_EVERY=4 is
+# every fourth program of the corpus, where all would take too long. Without it, see `_is_left_out`.
+EVERY = os.environ.get("LOX_TEST_EVERY")
+AT_NIGHT = EVERY == "1"
+
+
+@pytest.fixture(autouse=True)
+def compilation(request):
+    """XLA takes a third less time without most of its optimisations, here and in processes that a test starts. Tests that look
+    at compiled programs, at what they need or at how exactly they compute are marked `compiled_as_by_users`."""
+    as_by_users = "accelerators" in request.path.parts or request.node.get_closest_marker("compiled_as_by_users")
+    if AT_NIGHT or as_by_users:
+        yield
+        return
+    jax.config.update("jax_disable_most_optimizations", True)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+    del os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"]
+
+
 # The first call of anything compiles it, so the time of one example says nothing.
 hypothesis.settings.register_profile("lox", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("lox")
 
 
-# Every how many programs of the corpus a test is run on: LOX_TEST_EVERY=4 is every fourth, where all would take too long. By
-# default the laws see all of them, and the sweeps of what is built on the same rules every third; at night those see all too.
-EVERY = os.environ.get("LOX_TEST_EVERY")
-SWEEPS = {"test_probe.py", "test_find_nonfinite.py", "test_follow.py"}
-
-
 @pytest.hookimpl(tryfirst=True)  # before xdist, which tells its workers what is in which group
 def pytest_collection_modifyitems(config, items):
-    """Tests that share something that takes long are run by one worker, so that it is made once."""
-    programs = {program: None for item in items if (program := _program(item)) is not None}
-    number = {program: i for i, program in enumerate(programs)}
-
-    def is_left_out(item):
-        every = int(EVERY or (3 if item.path.name in SWEEPS else 1))
-        return _program(item) is not None and number[_program(item)] % every != 0
-
-    config.hook.pytest_deselected(items=[item for item in items if is_left_out(item)])
-    items[:] = [item for item in items if not is_left_out(item)]
+    """Leaves out what is left to the night. Tests that share something that takes long are run by one worker, so that it is
+    made once."""
+    places = _places(items)
+    if not any("::" in asked for asked in config.args):  # whoever names a test wants to see it run
+        config.hook.pytest_deselected(items=[item for item in items if _is_left_out(item, places)])
+        items[:] = [item for item in items if not _is_left_out(item, places)]
     for item in items:
         if (group := _group(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _places(items):
+    """The number of each program of the corpus, and of each test among those of the same function."""
+    programs = dict.fromkeys(program for item in items if (program := _program(item)) is not None)
+    places = {program: number for number, program in enumerate(programs)}
+    numbers = collections.Counter()
+    for item in items:
+        function = (item.path, getattr(item, "originalname", item.name))
+        places[item] = numbers[function]
+        numbers[function] += 1
+    return places
+
+
+def _is_left_out(item, places):
+    """Whether a test is left to the night: `pytest.mark.every(n)` is for functions that are run on much that is alike. For each
+    change they see every nth program of the corpus or, if they are about no program, every nth of their parameters."""
+    mark = item.get_closest_marker("every")
+    n, first = (*mark.args, 0)[:2] if mark else (1, 0)
+    if (program := _program(item)) is None:
+        return not AT_NIGHT and places[item] % n != first
+    return places[program] % int(EVERY) != 0 if EVERY else places[program] % n != first
 
 
 def _group(item):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import inspect
 from typing import NamedTuple
 
 import jax
@@ -300,6 +301,23 @@ def test_wrapped_functions_keep_name_and_doc():
     for wrapped in (lox.spool(documented), lox.tap(documented), lox.nolog(documented)):
         assert wrapped.__name__ == "documented"
         assert wrapped.__doc__ == "What it does."
+
+
+@pytest.mark.parametrize("make", [jax.jit, lambda fun: fun], ids=["jitted", "plain"])
+def test_a_wrapper_is_named_as_functools_would_name_it_each_time(make):
+    @make
+    def documented(x: float) -> float:
+        """Says so."""
+        return x
+
+    documented.label = "own"
+    expected = functools.wraps(documented)(lambda: None)
+    for wrapped in (lox.spool(documented), lox.spool(documented), lox.nolog(documented)):
+        for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__wrapped__", "__dict__"):
+            assert getattr(wrapped, name) == getattr(expected, name)
+        assert inspect.signature(wrapped) == inspect.signature(documented)
+    documented.label = "another"
+    assert lox.spool(documented).label == "another"
 
 
 def test_numpy_arguments_and_results():

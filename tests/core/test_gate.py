@@ -95,6 +95,7 @@ def lanes_of(transform, xs, **options):
     return out, got
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_each_lane_delivers_what_it_delivers_alone(program, jitted):

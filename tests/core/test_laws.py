@@ -1,4 +1,6 @@
-"""The laws of spool and tap, each on every program of the corpus, eager, jitted, vmapped and differentiated."""
+"""The laws of spool and tap, each on every program of the corpus, eager, jitted, vmapped and differentiated.
+
+For each change, a program is held to the first laws and to a third of the others."""
 
 from __future__ import annotations
 
@@ -20,6 +22,11 @@ from tests.core.runs import ARGUMENT, lane, spooled
 from tests.corpus import LANES, PROGRAMS, Program, X
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+# Each program is held to one of these groups for each change, and to all of them at night.
+about_lanes = pytest.mark.every(3, 0)
+about_derivatives = pytest.mark.every(3, 1)
+about_the_rest = pytest.mark.every(3, 2)
 
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 differentiable = pytest.mark.parametrize("program", [p for p in PROGRAMS if p.differentiable], ids=repr)
@@ -46,6 +53,7 @@ def test_spool_tap_and_nolog_return_what_the_function_returns(program):
     assert_close(jax.jit(lox.nolog(program.fun))(ARGUMENT), expected)
 
 
+@about_lanes
 @every_program
 def test_output_is_unchanged_under_vmap(program):
     expected = jax.jit(jax.vmap(program.fun))(LANES)
@@ -53,6 +61,7 @@ def test_output_is_unchanged_under_vmap(program):
     assert_close(runs.vmap_of_tap(program)[0], expected)
 
 
+@about_derivatives
 @differentiable
 def test_gradient_is_unchanged(program):
     expected = runs.grad(program)
@@ -77,6 +86,7 @@ def test_spool_of_jit_is_jit_of_spool_is_spool(program):
     assert_logs_equal(spooled(program, jax.jit(program.fun))(ARGUMENT)[1], logs)
 
 
+@about_lanes
 @every_program
 def test_each_lane_of_vmapped_spool_has_the_records_of_its_own_call(program):
     logs = runs.vmap_of_spool(program)[1]
@@ -84,6 +94,7 @@ def test_each_lane_of_vmapped_spool_has_the_records_of_its_own_call(program):
         assert_logs_are(lane(logs, i).trim(), program.expected(x), expected_steps(program, x))
 
 
+@about_lanes
 @unbatched_control
 def test_spool_of_vmap_is_vmap_of_spool_with_axes_swapped(program):
     outer = spooled(program, jax.jit(jax.vmap(program.fun)))(LANES)[1]
@@ -104,11 +115,13 @@ def test_spool_of_vmap_is_vmap_of_spool_with_axes_swapped(program):
 # --- grad ------------------------------------------------------------------------------------------------------------
 
 
+@about_derivatives
 @differentiable
 def test_grad_of_spool_has_the_logs_of_the_function(program):
     assert_logs_equal(runs.grad_of_spool(program)[1], runs.spool(program)[1])
 
 
+@about_derivatives
 @differentiable
 def test_spool_of_grad_has_the_logs_of_the_function_and_of_backward_rules(program):
     backward = expected_backward(program)
@@ -118,6 +131,7 @@ def test_spool_of_grad_has_the_logs_of_the_function_and_of_backward_rules(progra
         assert_logs_are(back, backward, back.steps)
 
 
+@about_derivatives
 @differentiable
 def test_jvp_and_linearize_record_each_mark_once(program):
     if "custom_vjp" in program.name:
@@ -132,6 +146,7 @@ def test_jvp_and_linearize_record_each_mark_once(program):
     assert_same_types(jax.eval_shape(forward_mode, ARGUMENT)[1], logs)
 
 
+@about_derivatives
 @differentiable
 def test_vmapped_gradients_have_the_records_of_each_lane(program):
     if jax.config.jax_enable_checks and jax.__version_info__ < (0, 11):
@@ -166,6 +181,7 @@ def test_rows_of_tap_are_the_rows_of_spool(program):
     assert_rows_are(runs.tap_of_jit(program)[1], logs)
 
 
+@about_the_rest
 @every_program
 def test_rows_of_a_batched_tap_are_the_rows_of_spool(program):
     """Batches keep the order of each call of ``lox.log``; those of several calls of one key may overtake each other."""
@@ -194,6 +210,7 @@ def sorted_rows(table: lox.logdict) -> lox.logdict:
     )
 
 
+@about_lanes
 @every_program
 def test_vmapped_tap_delivers_each_lane_the_rows_of_its_own_call(program):
     spool = runs.vmap_of_spool(program)[1]
@@ -201,6 +218,7 @@ def test_vmapped_tap_delivers_each_lane_the_rows_of_its_own_call(program):
         assert_rows_are(received, lane(spool, i))
 
 
+@about_derivatives
 @differentiable
 def test_tap_delivers_each_record_once_when_differentiated(program):
     logs, backward = runs.spool(program)[1], expected_backward(program)
@@ -218,6 +236,7 @@ def reducible(logs: lox.logdict) -> lox.logdict:
     return logs.filter(numeric)
 
 
+@about_the_rest
 @every_program
 def test_reducing_in_the_program_is_reducing_its_logs(program):
     how = ("mean", "sum", "std", "count", "first", "last")
@@ -226,6 +245,7 @@ def test_reducing_in_the_program_is_reducing_its_logs(program):
     assert_logs_equal(reduced, jax.jit(lambda logs: logs.reduce(how))(logs))
 
 
+@about_the_rest
 @every_program
 def test_logs_of_two_functions_in_sequence_are_the_sum_of_their_logs(program):
     def both(x):
@@ -254,6 +274,7 @@ def test_the_function_itself_is_untouched_and_nothing_is_left_to_spool(program):
     assert jax.eval_shape(lox.spool(lox.nolog(program.fun)), ARGUMENT)[1] == {}
 
 
+@about_the_rest
 @every_program
 def test_kept_logs_are_seen_by_an_outer_spool(program):
     def inner(x):
@@ -262,6 +283,7 @@ def test_kept_logs_are_seen_by_an_outer_spool(program):
     assert_logs_equal(spooled(program, jax.jit(inner))(ARGUMENT)[1], runs.spool(program)[1])
 
 
+@about_the_rest
 @every_program
 def test_tapped_logs_are_seen_by_an_outer_spool(program):
     inner = lox.tap(program.fun, lambda logs: None)
@@ -285,6 +307,7 @@ def assert_calls_do_not_influence_each_other(program: Program, order: str) -> No
             assert_rows_are(tapped(jitted, ARGUMENT)[1], logs)
 
 
+@about_the_rest
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_plain_spooled_and_tapped_calls_of_a_jitted_function_do_not_influence_each_other(program):
     """Each order has each kind of call after each other one; what comes first differs from program to program."""

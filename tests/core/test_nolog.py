@@ -60,6 +60,7 @@ def looped(x):
 FUNCTIONS = [square, cube, watched, looped]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("fun", FUNCTIONS, ids=["custom_vjp", "custom_jvp", "log_grad", "scan"])
 @pytest.mark.parametrize(
     "around", [lambda f: f, jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f)), jax.jit]

@@ -41,6 +41,8 @@ def assert_same_bits(actual, expected):
 # --- laws over the corpus --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(4, 1)
+@pytest.mark.compiled_as_by_users
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_the_result_is_the_same_bit_for_bit(program):
     def all_ways(transform):
@@ -57,6 +59,7 @@ def test_the_result_is_the_same_bit_for_bit(program):
         assert_same_bits(actual, expected)
 
 
+@pytest.mark.every(4, 3)
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_tap_delivers_what_spool_returns_and_the_marks_of_the_program_stay(program):
     probed = jax.jit(lox.probe(program.fun, **EVERYTHING, prefix="probe/"))

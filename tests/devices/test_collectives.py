@@ -5,12 +5,15 @@ from collections import Counter
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import lox
 from lox.loggers import Histogram
 from tests.devices.meshes import mesh, on_each, put
+
+pytestmark = pytest.mark.compiled_as_by_users
 
 LINE = mesh(d=8)
 COLLECTIVES = "all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast"

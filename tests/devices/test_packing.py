@@ -8,6 +8,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 import lox
 from lox._storage.packing import NO_PACKING, packing_for
 
+pytestmark = pytest.mark.compiled_as_by_users
+
 
 def mesh_of(number):
     return jax.sharding.Mesh(jax.devices()[:number], ("d",))

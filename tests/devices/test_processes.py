@@ -46,6 +46,7 @@ def succeed(processes, folder, scenario):
     return [re.findall(r"worker: (.*)", out) for _, out, _ in ended]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("processes", [2, 4])
 def test_process_0_writes_each_record_once(tmp_path, processes):
     printed = succeed(processes, tmp_path, "everything")

@@ -1,6 +1,7 @@
 """`shard_map` and `pmap`: each device has records of its own, and the mesh axes lead."""
 
 import contextlib
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import lox
+from lox._storage import packing
 from lox.loggers import Histogram
 from tests.devices.meshes import arriving, both_ways, mesh, on_each, put, shapes
 
@@ -299,6 +301,7 @@ def test_pmap():
     np.testing.assert_array_equal(logs["x"], x.sum(1))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "options",
     [{"reduce": ("mean", "first", "last", "count")}, {"reduce": ("append", "max")}, {"interval": 2}, {"capacity": 3}],
@@ -342,6 +345,7 @@ def test_logs_are_reduced_inside(line):
     np.testing.assert_array_equal(inside(X), X.reshape(8, 2).sum(1) + 12)
 
 
+@pytest.mark.every(3, 1)
 @pytest.mark.parametrize("options", [{}, {"batch": 3}, {"interval": 2}, {"batch": 3, "interval": 2}], ids=str)
 @pytest.mark.parametrize("fun", [scanned, looped])
 def test_a_tap_inside_delivers_the_records_of_each_device(line, fun, options):
@@ -358,6 +362,35 @@ def test_a_tap_inside_delivers_the_records_of_each_device(line, fun, options):
     else:  # alone, a device has no axis to average over
         sums = np.asarray(by_device.sum(1)) + 2 * np.cumsum(np.arange(4.0))[:, None]
         assert numbers(got, "own") == sorted(sums[:: options.get("interval", 1)].ravel().tolist())
+
+
+@pytest.mark.parametrize("options", [{"batch": 3}, {"interval": 2}, {"interval": 3}], ids=str)
+@pytest.mark.parametrize("place", ["inside", "outside", "in the loop"])
+def test_devices_send_after_chunks_of_a_loop_as_on_a_gpu(monkeypatch, line, place, options):
+    monkeypatch.setitem(packing._PACKING, "cpu", dataclasses.replace(packing._PACKING["cpu"], intervals=2**31))
+
+    def body(c, i):
+        lox.log({"own": c.sum()}, step=i)
+        lox.log({"i": i})
+        return c + i, None
+
+    def loop(x):
+        return jax.lax.scan(body, x, jnp.arange(4.0))[0]
+
+    def loop_of_maps(x):
+        return jax.lax.scan(lambda x, i: (line(lambda x: body(x, i)[0])(x), None), x, jnp.arange(4.0))[0]
+
+    got = []
+    fun = {
+        "inside": lambda x: line(lox.tap(loop, got.append, **options))(x),
+        "outside": lox.tap(line(loop), got.append, **options),
+        "in the loop": lox.tap(loop_of_maps, got.append, **options),
+    }[place]
+    np.testing.assert_array_equal(jax.jit(fun)(X), X + 6)
+    jax.effects_barrier()
+    sums = np.asarray(X.reshape(8, 2).sum(1)) + 2 * np.cumsum([0.0, 0, 1, 2])[:, None]
+    found = sorted(value for logs in got if "own" in logs for value in np.ravel(logs["own"]).tolist())
+    assert found == sorted(sums[:: options.get("interval", 1)].ravel().tolist())
 
 
 def test_stores_and_chains_of_a_mesh_with_explicit_axes():
@@ -455,32 +488,37 @@ INSIDE = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("make", [_with_jvp, _with_vjp])
-def test_a_function_with_its_own_derivative_is_transformed_inside(line, make):
+@pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_function_with_its_own_derivative_is_transformed_inside(line, make, run):
     double = make()
-    expected = jax.grad(lambda x: line(double)(x).sum())(X)
+    expected = run(jax.grad(lambda x: line(double)(x).sum()))(X)
     for name, transform in INSIDE.items():
         mapped = line(transform(double))
-        np.testing.assert_allclose(jax.grad(lambda x, f=mapped: f(x).sum())(X), expected, err_msg=name)
+        found = run(jax.grad(lambda x, f=mapped: f(x).sum()))(X)
+        np.testing.assert_allclose(found, expected, err_msg=name)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("make", [_with_jvp, _with_vjp])
-def test_a_function_with_its_own_derivative_is_transformed_outside(line, make):
+@pytest.mark.parametrize("run", [jax.jit, lambda f: f], ids=["jit", "eager"])
+def test_a_function_with_its_own_derivative_is_transformed_outside(line, make, run):
     def loss(x):
         return line(make())(x).sum()
 
-    expected, sums = jax.grad(loss)(X), X.reshape(8, 2).sum(1)
+    expected, sums = run(jax.grad(loss))(X), X.reshape(8, 2).sum(1)
     for options in ({}, {"reduce": "mean"}):
         for gradient, logs in (
-            jax.grad(lox.spool(loss, **options), has_aux=True)(X),
-            lox.spool(jax.grad(loss), **options)(X),
+            run(jax.grad(lox.spool(loss, **options), has_aux=True))(X),
+            lox.spool(run(jax.grad(loss)), **options)(X),
         ):
             np.testing.assert_allclose(gradient, expected)
             if logs:  # the rules of these functions record nothing, so those of grad(f) are none
                 np.testing.assert_allclose(logs["x"], sums)
     assert "x" in jax.grad(lox.spool(loss), has_aux=True)(X)[1]
-    np.testing.assert_allclose(jax.grad(lox.nolog(loss))(X), expected)
+    np.testing.assert_allclose(run(jax.grad(lox.nolog(loss)))(X), expected)
     got = []
-    np.testing.assert_allclose(jax.grad(lox.tap(loss, got.append))(X), expected)
+    np.testing.assert_allclose(run(jax.grad(lox.tap(loss, got.append)))(X), expected)
     jax.effects_barrier()
     np.testing.assert_allclose([record["x"] for record in got], [sums])

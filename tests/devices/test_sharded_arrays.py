@@ -1,6 +1,7 @@
 """Arrays that are split between devices, in programs that speak of whole values: `jit`, automatic and explicit."""
 
 import contextlib
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -242,3 +243,49 @@ def test_a_sum_that_is_not_added_up_is_an_error_with_the_way_out(jit):
         assert lox.spool(fun, "a")(a, b)[1]["a"] == 32
         logs = lox.spool(jit(_partial_sums(add_up_first=True)))(a, b)[1]
         np.testing.assert_array_equal(logs["h"], np.full((4, 4), 8.0))
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="JAX 0.9 has no such values in a shard_map")
+@pytest.mark.parametrize("logged", ["a part of a sum", "the sum"])
+def test_a_sum_that_is_not_added_up_in_a_shard_map(logged):
+    devices = mesh(AxisType.Explicit, d=4)
+
+    @functools.partial(jax.shard_map, mesh=devices, in_specs=P("d"), out_specs=P())
+    def fun(x):
+        part = jax.lax.pcast(x.sum(), "d", to="unreduced")
+        whole = jax.lax.psum(part, "d")
+        lox.log({"h": part if logged == "a part of a sum" else whole})
+        return whole
+
+    with jax.set_mesh(devices):
+        x = put(jnp.arange(8.0), devices, P("d"))
+        assert fun(x) == lox.nolog(fun)(x) == 28
+        if logged == "the sum":
+            out, logs = lox.spool(fun)(x)
+            assert out == 28
+            np.testing.assert_array_equal(logs["h"], np.full(4, 28.0))
+            return
+        for transformed in (lox.spool(fun), lox.spool(fun, reduce="mean"), lox.tap(fun, lambda logs: None, batch=2)):
+            with pytest.raises(lox.LoxError, match=r"'h' .* is unreduced over 'd'.* jax.lax.psum in a shard_map"):
+                transformed(x)
+
+
+def test_a_loop_may_carry_a_sum_that_is_not_added_up():
+    devices = mesh(AxisType.Explicit, d=4)
+
+    def product(a, b):
+        return jnp.einsum("ij,jk->ik", a, b, out_sharding=P(None, None, unreduced={"d"}))
+
+    def fun(a, b):
+        def body(h, _):
+            lox.log({"h": jax.reshard(h, P()).sum()})
+            return product(a, b), None
+
+        return jax.reshard(jax.lax.scan(body, product(a, b), None, length=3)[0], P())
+
+    with jax.set_mesh(devices):
+        a, b = put(jnp.ones((4, 8)), devices, P(None, "d")), put(jnp.ones((8, 4)), devices, P("d", None))
+        for options, expected in (({}, [128.0] * 3), ({"reduce": "mean"}, 128.0), ({"capacity": 2}, [128.0] * 3)):
+            out, logs = lox.spool(fun, **options)(a, b)
+            np.testing.assert_array_equal(out, fun(a, b))
+            np.testing.assert_array_equal(logs["h"], expected)
