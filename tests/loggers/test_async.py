@@ -9,6 +9,8 @@ import lox
 from lox.loggers import MemoryLogger
 from lox.loggers._delivery import copies, worker
 
+jitted_or_not = pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "eager"])
+
 
 @jax.jit
 def slow(x):
@@ -32,9 +34,10 @@ def compiled():
     slow(0.0).block_until_ready()
 
 
-def test_a_spooled_call_returns_before_the_program_has_run():
+@jitted_or_not
+def test_a_spooled_call_returns_before_the_program_has_run(wrap):
     with MemoryLogger() as logger:
-        spooled = logger.spool(jax.jit(step), logger.init(jax.random.key(0)))
+        spooled = logger.spool(wrap(step), logger.init(jax.random.key(0)))
         jax.block_until_ready(spooled(jnp.float32(0)))  # traced and compiled
         out = spooled(jnp.float32(1))
         assert not out.is_ready()
@@ -63,6 +66,87 @@ def test_neither_does_logging_a_nested_value():
         assert not y.is_ready()
         logger.flush()
         np.testing.assert_array_equal(records(logger)["parts"]["y"], [y])
+
+
+def test_neither_does_logging_at_a_step_that_is_not_computed_yet():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        for _ in range(2):  # the first time, the copy is compiled
+            at = (slow(jnp.float32(1)) * 0 + 3).astype(jnp.int32)
+            logger.log(state, {"y": 2.0}, step=at)
+            has_waited = at.is_ready()
+            logger.flush()
+        assert not has_waited
+        np.testing.assert_array_equal(records(logger).step["y"], [3, 3])
+
+
+def slow_key(x, impl=None):
+    return jax.random.fold_in(jax.random.key(1, impl=impl), (slow(x) * 0).astype(int))
+
+
+def is_ready(key):
+    return jax.random.key_data(key).is_ready()
+
+
+def words_of(key):
+    """The words of a key that is computed, as they are logged."""
+    jax.block_until_ready(key)
+    with MemoryLogger() as logger:
+        logger.log(logger.init(jax.random.key(0)), {"key": key})
+        logger.flush()
+        return records(logger)["key"]
+
+
+def assert_same_words(words, expected):
+    np.testing.assert_array_equal(words, expected)
+    assert words.dtype == expected.dtype
+    assert words.dtype.metadata == expected.dtype.metadata
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_logging_a_key_that_is_not_computed_yet_does_not_wait(impl):
+    for _ in range(2):  # the first time, the copy is compiled
+        with MemoryLogger() as logger:
+            state = logger.init(jax.random.key(0))
+            key = slow_key(jnp.float32(1), impl)
+            logger.log(state, {"key": key, "nested": {"key": key}})
+            has_waited = is_ready(key)
+            logger.flush()
+            logs = records(logger)
+    assert not has_waited
+    assert_same_words(logs["key"], words_of(key))
+    assert_same_words(logs["nested"]["key"], words_of(key))
+
+
+@pytest.mark.parametrize("time", [False, True], ids=["plain", "time"])
+@jitted_or_not
+def test_neither_does_a_spooled_call_that_logs_keys(wrap, time):
+    def f(x):
+        key = slow_key(x)
+        lox.log({"key": key, "keys": jax.random.split(key, 3), "x": x})
+        return key
+
+    f = wrap(f)
+    with MemoryLogger() as logger:
+        jax.block_until_ready(logger.spool(f, logger.init(jax.random.key(0)))(jnp.float32(0)))  # traced and compiled
+    with MemoryLogger(time=time) as logger:
+        key = logger.spool(f, logger.init(jax.random.key(0)))(jnp.float32(1))
+        assert not is_ready(key)
+        logger.flush()
+        logs = records(logger)
+    assert logs["x"].tolist() == [1]
+    assert_same_words(logs["key"], words_of(key))
+    assert_same_words(logs["keys"], words_of(jax.random.split(key, 3)))
+
+
+def test_a_key_can_be_deleted_after_it_was_logged():
+    with MemoryLogger() as logger:
+        state = logger.init(jax.random.key(0))
+        key = slow_key(jnp.float32(1))
+        logger.log(state, {"key": key})
+        jax.random.key_data(key).delete()
+        logger.flush()
+        assert_same_words(records(logger)["key"], words_of(slow_key(jnp.float32(1))))
 
 
 def test_a_value_can_be_donated_or_deleted_after_it_was_logged():
@@ -105,6 +189,7 @@ def test_what_a_spooled_function_takes_and_returns_can_be_donated(wrap):
         np.testing.assert_array_equal(logs["result"], logs["again"])
         np.testing.assert_array_equal(logs["result"][:, 0], [slow(float(i)) for i in range(3)])
         assert logs["none of it"].tolist() == [5, 5, 5]
+        np.testing.assert_array_equal(logs["key"], [jax.random.key_data(jax.random.key(1))] * 3)
 
 
 def test_results_of_a_compiled_program_are_queued_without_a_copy(monkeypatch):
@@ -138,7 +223,24 @@ def test_values_on_several_devices_are_logged_together():
             np.testing.assert_array_equal(records(logger)[key], [value])
 
 
-def test_signatures_of_one_function_may_alternate():
+def test_so_are_values_on_the_same_devices_in_another_order():
+    def spread(devices):
+        mesh = jax.sharding.Mesh(np.array(devices), ("x",))
+        return jax.device_put(jnp.arange(2.0), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x")))
+
+    def f(a, b):
+        lox.log({"a": a, "b": b})
+
+    a, b = spread(jax.devices()[:2]), spread(jax.devices()[1::-1])
+    with MemoryLogger() as logger:
+        logger.spool(f, logger.init(jax.random.key(0)))(a, b)
+        logger.flush()
+        np.testing.assert_array_equal(records(logger)["a"], [a])
+        np.testing.assert_array_equal(records(logger)["b"], [b])
+
+
+@jitted_or_not
+def test_signatures_of_one_function_may_alternate(wrap):
     """What is known of the logs of one signature must not be used for another."""
 
     def f(x):
@@ -146,7 +248,7 @@ def test_signatures_of_one_function_may_alternate():
         return x
 
     with MemoryLogger() as logger:
-        spooled = logger.spool(jax.jit(f), logger.init(jax.random.key(0)))
+        spooled = logger.spool(wrap(f), logger.init(jax.random.key(0)))
         for i in range(3):
             spooled(jnp.float32(i))
             spooled(jnp.full(2, float(i)))
@@ -156,7 +258,8 @@ def test_signatures_of_one_function_may_alternate():
         assert records(logger)["whole"].tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_names_that_a_backend_refuses_are_refused_at_every_call():
+@jitted_or_not
+def test_names_that_a_backend_refuses_are_refused_at_every_call(wrap):
     class Picky(MemoryLogger):
         def check_names(self, keys, axes):
             if "bad" in keys:
@@ -167,7 +270,7 @@ def test_names_that_a_backend_refuses_are_refused_at_every_call():
         return x
 
     with Picky() as logger:
-        spooled = logger.spool(jax.jit(f), logger.init(jax.random.key(0)))
+        spooled = logger.spool(wrap(f), logger.init(jax.random.key(0)))
         for _ in range(2):
             spooled(jnp.ones(2))
             with pytest.raises(ValueError, match="no bad keys"):
@@ -177,7 +280,8 @@ def test_names_that_a_backend_refuses_are_refused_at_every_call():
         assert len(records(logger)["good"]) == 2
 
 
-def test_the_bytes_of_queued_results_count(monkeypatch):
+@jitted_or_not
+def test_the_bytes_of_queued_results_count(monkeypatch, wrap):
     """A program's results of known size wait for room, as everything else does."""
     monkeypatch.setattr(worker, "MAX_BYTES", 3 * 4 * 1000)
 
@@ -186,7 +290,7 @@ def test_the_bytes_of_queued_results_count(monkeypatch):
         return x
 
     with MemoryLogger() as logger:
-        spooled = logger.spool(jax.jit(f), logger.init(jax.random.key(0)))
+        spooled = logger.spool(wrap(f), logger.init(jax.random.key(0)))
         most = 0
         for i in range(8):
             spooled(jnp.float32(i))

@@ -68,7 +68,7 @@ def spool(
     {'carry': [0, 1, 3]}
     """
     options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
-    return _transform(fun, options, _without_gradients)
+    return _transform(fun, options, _as_they_are)
 
 
 def spool_returned(
@@ -83,15 +83,15 @@ def spool_returned(
 ) -> Callable[P, tuple[R, Returned]]:
     """``spool``, with logs that are not put together yet."""
     options = spool_options(argnames, tags, keep_logs, interval, reduce, prefix, capacity)
-    return _transform(fun, options, _as_returned)
+    return _transform(fun, options, Returned.of)
 
 
-def _transform(fun: Callable[..., Any], options: SpoolOptions, finish: Callable[[Any, logdict], Any]) -> Any:
+def _transform(fun: Callable[..., Any], options: SpoolOptions, form: Callable[[logdict], Any]) -> Any:
     return program.transform(
         fun,
-        ("spool", options, finish),
-        functools.partial(_interpreter, options),
-        finish,
+        ("spool", options, form),
+        functools.partial(_interpreter, options, form),
+        _without_gradients,
         results=_beside_logs,
     )
 
@@ -100,12 +100,11 @@ def _beside_logs(out: Any) -> tuple[Any, None]:
     return out, None
 
 
-def _as_returned(out: Any, logs: logdict) -> tuple[Any, Returned]:
-    out, logs = _without_gradients(out, logs)
-    return out, Returned.of(logs)
+def _as_they_are(logs: logdict) -> logdict:
+    return logs
 
 
-def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
+def _without_gradients(out: Any, logs: Any) -> tuple[Any, Any]:
     """Logged values carry no gradient. Inside loops and calls, this is done where they are recorded."""
     if not compat.tracing_now():
         return out, logs
@@ -113,7 +112,9 @@ def _without_gradients(out: Any, logs: logdict) -> tuple[Any, logdict]:
     return out, tree.unflatten(detach(leaves))
 
 
-def _interpreter(options: SpoolOptions, traced: program.Traced) -> Callable[[list[Array], list[Array]], Any]:
+def _interpreter(
+    options: SpoolOptions, form: Callable[[logdict], Any], traced: program.Traced
+) -> Callable[[list[Array], list[Array]], Any]:
     survey = Survey(options.selection)
     usages = survey(traced.jaxpr).usages
     options.selection.warn_of_unknown_names(usages, traced.jaxpr)
@@ -127,7 +128,7 @@ def _interpreter(options: SpoolOptions, traced: program.Traced) -> Callable[[lis
         outs = spooler.run(traced.jaxpr, arrays, frame)
         spooler.settle(frame, frozenset(frame.state))
         logs = assemble(plan, frame)
-        return outs, logs.prefix(options.prefix) if options.prefix else logs
+        return outs, form(logs.prefix(options.prefix) if options.prefix else logs)
 
     return interpret
 

@@ -1,4 +1,4 @@
-"""Logs as a compiled program returns them: their leaves, and what was known of them when it was traced.
+"""Logs as a traced program returns them: their leaves, and what was known of them when it was traced.
 
 Making a ``logdict`` takes longer than a call of a small program. Whoever only hands logs on, such as a logger outside a trace,
 leaves that to another thread.
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from lox._logdict import logdict
 
@@ -19,13 +18,11 @@ from lox._logdict import logdict
 class ReturnedForm:
     """The structure of logs, and the shapes and dtypes of their leaves."""
 
-    __slots__ = ("_tree", "_types", "has_keys", "nbytes")
+    __slots__ = ("_tree", "_types", "nbytes")
 
     def __init__(self, tree: Any, leaves: Sequence[Any]) -> None:
         self._tree = tree
         self._types = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        self.has_keys = not all(isinstance(dtype, np.dtype) for _, dtype in self._types)
-        """Whether some leaves are PRNG keys, or of another dtype that numpy does not have."""
         self.nbytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._types)
 
     def __eq__(self, other: object) -> bool:

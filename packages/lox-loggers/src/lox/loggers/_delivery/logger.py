@@ -202,8 +202,8 @@ class Logger(abc.ABC):
     def spool(self, fun: Callable[P, R], state: LoggerState, **options: Any) -> Callable[P, R]:
         """The function `fun`, with its records delivered once, when it returns. `options` are those of `lox.spool`."""
         check_state(state)
-        spooled = lox.spool(fun, **options)
-        compiled = None if jitted.jit_options(fun) is None else spool_returned(fun, **options)
+        spooled, handed_on = lox.spool(fun, **options), spool_returned(fun, **options)
+        is_compiled = jitted.jit_options(fun) is not None
         destinations = functools.cache(
             lambda: self._destinations(np.asarray(state.run)) if self.__writes_alone() else None
         )
@@ -218,18 +218,17 @@ class Logger(abc.ABC):
             if compat.tracing_now():
                 out, logs = spooled(*args, **kwargs)
                 self.__send(state, logs)
-            elif compiled is None or (places := destinations()) is None:
+            elif (places := destinations()) is None:
                 out, logs = spooled(*args, **kwargs)
                 self.__send(state, tables.with_all_parts(logs))
             else:
-                out, returned = compiled(*args, **kwargs)
+                out, returned = handed_on(*args, **kwargs)
                 if returned.form is not checked:
                     logs = returned.logs()
-                    if returned.form.has_keys:  # reading them takes a computation
-                        self.__send(state, logs)
-                        return out
                     self.check_names(logs, logs.steps)
                     checked = returned.form
+                if not is_compiled:
+                    returned = copies.own(returned)
                 for logger, run in places:
                     logger._queue_results(run, returned)
             return out
@@ -265,12 +264,7 @@ class Logger(abc.ABC):
                 self.__send(state, tables.one_record(record, steps))
             else:
                 self.check_names(record, steps)
-                if any(map(tables.is_on_device, record.values())):
-                    self.__receive_now(state, tables.one_record(record, steps))
-                else:
-                    self._receive(
-                        Delivery((), np.asarray(True), np.asarray(state.run), tables.host_record(record, steps))
-                    )
+                self._receive(copies.start_record(state.run, record, steps))
         else:
             raise LoggerStateError(f"log takes a logdict or a dict of values; got {type(logs).__name__}")
         # After the record is queued: an earlier failure must not lose it.
@@ -389,7 +383,7 @@ class Logger(abc.ABC):
         return [(self, run)]
 
     def _queue_results(self, run: np.ndarray, returned: Returned) -> None:
-        """Queues what a compiled program has returned for a run."""
+        """Queues what a program has returned for a run."""
         results = copies.Results(run, returned)
         if self.__time:
             self._receive(results.delivery())
@@ -417,16 +411,13 @@ class Logger(abc.ABC):
         if compat.tracing_now():
             send(Receiver(self._receive, state.run), logs)
         elif self._writes_here():
-            self.__receive_now(state, logs)
+            # Without a host call, so 64-bit values and text stay as they are.
+            self._receive(copies.start(state.run, logs))
 
     def __writes_alone(self) -> bool:
         return jax.process_count() == 1 and self._writes_here()
 
     # Helpers.
-
-    def __receive_now(self, state: LoggerState, logs: lox.logdict) -> None:
-        """Outside a trace: delivers without a host call, so 64-bit values and text stay as they are."""
-        self._receive(copies.start(state.run, logs))
 
     def __settle(self, finish: Callable[[Sink], None]) -> None:
         if not self.__sink.foreign:

@@ -193,7 +193,7 @@ class Sink:
         self._worker.submit(delivery, nbytes(delivery.logs), from_program)
 
     def deliver_results(self, results: copies.Results) -> None:
-        """Queues what a compiled program has returned. The caller waits for this, so it does nothing else."""
+        """Queues what a program has returned. The caller waits for this, so it does nothing else."""
         if not self.foreign:
             self._worker.submit(results, results.returned.form.nbytes)
 
