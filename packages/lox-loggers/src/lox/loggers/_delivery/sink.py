@@ -8,8 +8,6 @@ Everything that touches a writer runs on the sink's worker thread. No exception 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import enum
 import os
 import threading
 import time
@@ -23,13 +21,14 @@ from lox._host.delivery import Delivery
 from lox._logdict.table import as_table
 from lox.loggers._delivery import copies
 from lox.loggers._delivery.at_exit import open_sinks
+from lox.loggers._delivery.entries import Nowhere, OpenRun
 from lox.loggers._delivery.failures import Failures, lost_records, nothing_was_written, records_phrase
 from lox.loggers._delivery.ids import RunIds
 from lox.loggers._delivery.locks import RunLock
 from lox.loggers._delivery.merge import Joined, joined
 from lox.loggers._delivery.names import folded, numbered
 from lox.loggers._delivery.resume import WrittenSteps
-from lox.loggers._delivery.run import BatchWriter, LaneWriter, OpenRuns, Run, Writer
+from lox.loggers._delivery.run import OpenRuns, Run, Writer
 from lox.loggers._delivery.tables import count_records, lane_of, nbytes, records_of
 from lox.loggers._delivery.worker import Worker
 from lox.loggers._errors import LoggerClosedError, LoggerStateError, RunExistsError
@@ -55,30 +54,6 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-class _Nowhere(enum.Enum):
-    """Why the records of a run id are not written."""
-
-    OTHER_PROCESS = "another process writes this run"
-    FAILED = "the run could not be opened"
-    CLOSED = "the run is closed"
-
-
-@dataclasses.dataclass
-class _OpenRun:
-    run: Run
-    writer: Writer
-    written: WrittenSteps | None  # what a resumed run already has
-    dirty: bool = False
-    lane_writer: LaneWriter | None = None
-    batch_writer: BatchWriter | None = None
-
-    def __post_init__(self) -> None:
-        if isinstance(self.writer, BatchWriter):
-            self.batch_writer = self.writer
-        if isinstance(self.writer, LaneWriter) and self.written is None:
-            self.lane_writer = self.writer
-
-
 class Sink:
     def __init__(
         self,
@@ -97,7 +72,7 @@ class Sink:
         self._closing = threading.RLock()  # reentrant: a signal handler may call `close` while its thread is closing
         self._forks = _forks
         self.ids = RunIds()
-        self._runs: dict[int, _OpenRun | _Nowhere] = {}
+        self._runs: dict[int, OpenRun | Nowhere] = {}
         self._ids: dict[str, int] = {}  # by the name of the run
         self._not_opened: dict[int, BaseException] = {}
         self._locks: dict[str, RunLock] = {}  # by the name of the run
@@ -106,7 +81,7 @@ class Sink:
         self._cut_short: set[str] = set()
         self.close_timeout = close_timeout
         self._at_hand: list[Joined] = []  # what is being written, in reverse order
-        self._in_batch: dict[int, _OpenRun] = {}  # the runs with a BatchWriter that the current batch was written to
+        self._in_batch: dict[int, OpenRun] = {}  # the runs with a BatchWriter that the current batch was written to
         self._doing = ""  # the latest task of the backend, for error messages
         self._worker = Worker(f"lox:{owner}", queue_size, self._write_all, self._flush_all, flush_interval)
         open_sinks.add(self)
@@ -124,7 +99,7 @@ class Sink:
         """The id of the open run of that name."""
         run_id = self._ids.get(folded(name))
         entry = None if run_id is None else self._runs[run_id]
-        return run_id if isinstance(entry, _OpenRun) and entry.run.name == name else None
+        return run_id if isinstance(entry, OpenRun) and entry.run.name == name else None
 
     def has(self, name: str) -> bool:
         """Whether this sink has opened a run of that name, or of a name that some file system treats as the same."""
@@ -158,14 +133,14 @@ class Sink:
 
     def add(self, run_id: int, open_run: Callable[[], tuple[Run, Writer, WrittenSteps | None]] | None) -> None:
         """Opens a run on the worker thread and waits for it. With None, the records of the run are not written."""
-        self._runs[run_id] = _Nowhere.OTHER_PROCESS
+        self._runs[run_id] = Nowhere.OTHER_PROCESS
         if open_run is None or self.foreign:
             return
-        self._runs[run_id] = _Nowhere.FAILED
+        self._runs[run_id] = Nowhere.FAILED
 
         def task() -> None:
             try:
-                opened = self._runs[run_id] = _OpenRun(*open_run())
+                opened = self._runs[run_id] = OpenRun(*open_run())
                 self._ids[folded(opened.run.name)] = run_id
                 self._opened[run_id] = time.monotonic()
             except BaseException as error:
@@ -323,7 +298,7 @@ class Sink:
     def _write_lane(self, run_id: int, logs: lox.logdict, lane: tuple[int, ...]) -> bool:
         """Offers the logs of all lanes to a `LaneWriter`. Returns False if the lane still has to be written as a table."""
         entry = self._runs.get(run_id)
-        if not isinstance(entry, _OpenRun) or entry.lane_writer is None:
+        if not isinstance(entry, OpenRun) or entry.lane_writer is None:
             return False
         entry.dirty = True
         self._doing = f"writing to run {entry.run.name!r}"
@@ -347,7 +322,7 @@ class Sink:
             self.failures.keep(error, "writing")
             return
         entry = self._runs[run_id]
-        if not isinstance(entry, _OpenRun):
+        if not isinstance(entry, OpenRun):
             self._write_nowhere(entry, logs)
             return
         try:
@@ -368,10 +343,10 @@ class Sink:
                 return
             self._failed(error, f"writing to run {entry.run.name!r}", logs)
 
-    def _write_nowhere(self, why: _Nowhere, logs: lox.logdict) -> None:
-        if why is _Nowhere.FAILED:  # reported when it happened
+    def _write_nowhere(self, why: Nowhere, logs: lox.logdict) -> None:
+        if why is Nowhere.FAILED:  # reported when it happened
             self.failures.lost += count_records(logs)
-        elif why is not _Nowhere.OTHER_PROCESS:
+        elif why is not Nowhere.OTHER_PROCESS:
             self._failed(LoggerClosedError(why.value), "writing", logs)
 
     def _flush_all(self) -> bool:
@@ -391,11 +366,11 @@ class Sink:
     def _close_all(self) -> None:
         for entry in self._open():
             self._close_run(entry)
-        self._runs = dict.fromkeys(self._runs, _Nowhere.CLOSED)
+        self._runs = dict.fromkeys(self._runs, Nowhere.CLOSED)
         if self._worker.stopping:  # abandoned: nobody else does this
             open_sinks.discard(self)
 
-    def _close_run(self, entry: _OpenRun) -> None:
+    def _close_run(self, entry: OpenRun) -> None:
         self._doing = f"closing run {entry.run.name!r}"
         self._worker.made_progress()
         try:
@@ -405,8 +380,8 @@ class Sink:
         if (lock := self._locks.pop(entry.run.name, None)) is not None:
             lock.release()
 
-    def _open(self) -> list[_OpenRun]:
-        return [entry for entry in list(self._runs.values()) if isinstance(entry, _OpenRun)]
+    def _open(self) -> list[OpenRun]:
+        return [entry for entry in list(self._runs.values()) if isinstance(entry, OpenRun)]
 
     def _failed(self, error: BaseException, where: str, logs: lox.logdict | None = None) -> None:
         if isinstance(error, RunExistsError):
