@@ -36,8 +36,8 @@ def test_records_that_all_have_room_take_no_memory_but_their_own(name):
 
 
 def transfers(places):
-    """One place sends, and waits for nothing. Several are chained: each waits for the host to answer."""
-    return {"send": 1} if places == 1 else {"send": places, "recv": places}
+    """One place sends, and waits for nothing. With several, the program asks for its number once, and says when it ends."""
+    return {"send": 1} if places == 1 else {"send": places + 2, "recv": 1}
 
 
 @pytest.mark.parametrize("name", programs.TAPPED)
@@ -52,6 +52,21 @@ def test_a_tap_of_a_logger_is_one_send_for_each_place(name):
     with lox.loggers.create("memory") as logger:
         state = logger.init(jax.random.key(0))
         assert TPU.compile(programs.tapped_by(logger, fun), state, *args).transfers == transfers(places)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_no_loop_waits_for_the_host(remat):
+    tapped = TPU.compile(lox.tap(programs.training_step(True, remat), lambda logs: None), *programs.TRAINING)
+    in_loops = [line for body in tapped.loop_bodies() for line in body]
+    assert any(" send(" in line for line in in_loops)
+    assert not any(" recv(" in line for line in in_loops)
+
+
+def test_a_tap_of_a_data_parallel_step_tells_the_other_devices_only_the_number_of_the_execution():
+    fun, options = programs.training_step(True, False), {"number": 4, "specs": [PartitionSpec(), PartitionSpec("d")]}
+    spooled = TPU.compile(lox.spool(fun), *programs.TRAINING, **options)
+    tapped = TPU.compile(lox.tap(fun, lambda logs: None), *programs.TRAINING, **options)
+    assert tapped.transfers == {**transfers(2), "all-reduce": spooled.transfers["all-reduce"] + 1}
 
 
 @pytest.mark.parametrize("options", [{"interval": 10}, {"interval": 3}], ids=str)

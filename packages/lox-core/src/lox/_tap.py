@@ -12,9 +12,10 @@ import jax.numpy as jnp
 
 from lox._calls import explain_options
 from lox._errors import LogTypeError
+from lox._host import executions
 from lox._host.delivery import Receiver
 from lox._host.gather import AsRows, DeviceGather, EachDevice, callers_here
-from lox._host.primitive import first_token
+from lox._host.order import first_token
 from lox._host.streams import BatchStore, Form, Line, PerRecord, RecordStore, Stream, Waiting, send_records
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
@@ -156,6 +157,8 @@ class Tapper(Collector):
         calls += any(pace.has_rest for pace in self.paces.values())
         self.chained = calls > 1 and not (options.batch or options.ordered) and len({use.mesh for use in uses}) == 1
         self.in_chain = uses[0] if self.chained else None
+        # The devices of a shard_map do not count together.
+        self.numbered = self.chained and not uses[0].mesh and not sharding.manual_axes_here()
 
     def _keep_until_later(self, traced: program.Traced, usages: Usages) -> None:
         """Sets the stores, and how scans are taken that know when to send, by the id of their body."""
@@ -197,7 +200,8 @@ class Tapper(Collector):
         around = sharding.manual_axes_here()
         state = jax.tree.map(lambda x: sharding.vary_over(x, around), state) if around else state
         if self.in_chain is not None:
-            state[TOKEN] = _for_each_device(first_token(), self.in_chain)
+            token = executions.begin(self.handle) if self.numbered else first_token()
+            state[TOKEN] = _for_each_device(token, self.in_chain)
         return state
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
@@ -290,9 +294,12 @@ class Tapper(Collector):
                 frame.state[number] = store.send_full(frame.state[number], stream)
 
     def flush(self, frame: Frame) -> None:
+        """The program ends."""
         for (mark, _), (number, store) in self.stores.items():
             if isinstance(store, BatchStore):
                 store.flush(frame.state[number], self._stream(frame, mark, store.in_lanes))
+        if self.numbered:
+            executions.end(self.handle, frame.state[TOKEN])
 
     # --- where records go ----------------------------------------------------------------------------------------
 
@@ -301,7 +308,7 @@ class Tapper(Collector):
 
     def _line(self, frame: Frame) -> Line:
         operands = (_place(frame.mesh), frame.env) if frame.mesh else frame.env
-        return Line(operands, frame.alive, self.options.ordered)
+        return Line(operands, frame.alive, self.options.ordered, self.numbered)
 
     def _stream(self, frame: Frame, mark: Mark, in_lanes: bool) -> Stream:
         """Where buffers go. There are none in a shard_map."""
@@ -326,7 +333,7 @@ class Tapper(Collector):
 
 
 def _for_each_device(value: Array, use: Use) -> Array:
-    return sharding.spread(jnp.broadcast_to(value, use.mesh), use.spread)
+    return sharding.spread(jnp.broadcast_to(value, use.mesh + value.shape), use.spread)
 
 
 def _place(mesh: tuple[tuple[str, int], ...]) -> Array:

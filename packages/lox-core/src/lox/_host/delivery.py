@@ -111,7 +111,7 @@ class _Whole(WholeTarget):
         take_apart = parcel.opener()
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, leaves = take_apart(arrays)
+            _, alive, leaves = take_apart(arrays)
             operands, logs = self.tree.unflatten(leaves)
             self.handle(Delivery(parcel.lanes, alive, operands, logs))
             return ()
@@ -128,6 +128,6 @@ class _Answer(WholeTarget):
         take_apart = parcel.opener()
 
         def run(*arrays: np.ndarray) -> tuple[np.ndarray]:
-            return (self.fun(parcel.lanes, self.tree.unflatten(take_apart(arrays)[1])),)
+            return (self.fun(parcel.lanes, self.tree.unflatten(take_apart(arrays).leaves)),)
 
         return run

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import lax
 
+from lox._host.order import NUM_WORDS, Token
 from lox._jax import sharding
 from lox._storage.packing import Packing
 from lox._storage.words import Layout
 from lox._types import Array
+
+
+class Opened(NamedTuple):
+    """What a call brings: its token, which lanes are alive, and the other leaves for all lanes."""
+
+    token: Token
+    alive: np.ndarray
+    leaves: list[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,19 +34,21 @@ class Parcel:
 
     Attributes:
       lanes: sizes of the vmap axes, outermost first. They lead the arrays.
-      has_token: the first leaf is the token of the call. The host has no use for it.
+      has_token: the first leaves are the words of the call's token.
+      numbered: the token says when the call is its turn (``lox._host.order``).
       has_alive: the next leaf says which lanes the call is for.
       layout: of all leaves.
     """
 
     lanes: tuple[int, ...]
     has_token: bool
+    numbered: bool
     has_alive: bool
     layout: Layout
 
-    def opener(self) -> Callable[[Sequence[np.ndarray]], tuple[np.ndarray, list[np.ndarray]]]:
-        """A function of the arrays that arrive: which lanes are alive, and the other leaves for all lanes."""
-        lanes, first = self.lanes, int(self.has_token)
+    def opener(self) -> Callable[[Sequence[np.ndarray]], Opened]:
+        """A function of the arrays that arrive."""
+        lanes, first = self.lanes, NUM_WORDS if self.has_token else 0
         everyone = np.ones(lanes, bool)
         everyone.setflags(write=False)
 
@@ -46,9 +57,11 @@ class Parcel:
             shape = array.shape
             return array if shape[: len(lanes)] == lanes else np.broadcast_to(array, lanes + shape[len(lanes) :])
 
-        def take_apart(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+        def take_apart(arrays: Sequence[np.ndarray]) -> Opened:
             leaves = self.layout.unpack_numpy(list(map(spread, arrays)) if lanes else arrays)
-            return (leaves[first], leaves[first + 1 :]) if self.has_alive else (everyone, leaves[first:])
+            token = tuple(word.item(0) for word in leaves[:first])
+            alive, rest = (leaves[first], leaves[first + 1 :]) if self.has_alive else (everyone, leaves[first:])
+            return Opened(token, alive, rest)
 
         return take_apart
 
@@ -56,7 +69,7 @@ class Parcel:
 def as_they_are(arrays: Sequence[Any], lanes: tuple[int, ...], has_alive: bool, impls: Sequence[str | None]) -> Parcel:
     """Of arrays that are not packed: eagerly there is nothing to gain from it."""
     layout = Layout.of(arrays, 0, impls=(*[None] * int(has_alive), *impls))
-    return Parcel(lanes, False, has_alive, layout)
+    return Parcel(lanes, False, False, has_alive, layout)
 
 
 def pack(
@@ -68,6 +81,7 @@ def pack(
     lanes: tuple[int, ...],
     constants: int,
     impls: Sequence[str | None],
+    numbered: bool,
 ) -> tuple[list[Array], Parcel]:
     """The arrays to send.
 
@@ -76,7 +90,8 @@ def pack(
       alive: which lanes the call is for, or nothing.
       constants: so many of the leaves, the first ones, are the same in every call.
     """
-    inside = [lax.expand_dims(each, tuple(range(len(lanes)))) for each in token if not packing.beside]
+    words = [each[i] for each in token for i in range(NUM_WORDS)]  # scalars are packed even where values may be split
+    inside = [] if packing.beside else [lax.expand_dims(word, tuple(range(len(lanes)))) for word in words]
     arrays = [*inside, *alive, *leaves]
     types = [_type_in_a_lane(array, len(lanes)) for array in arrays]
     # Packed, what is the same in every call would be copied each time.
@@ -84,7 +99,7 @@ def pack(
     layout = Layout.of(types, packing.host, apart, impls=(*[None] * len([*inside, *alive]), *impls))
     small = [array for array, packed in zip(arrays, layout.packed, strict=True) if packed]
     large = [array for array, packed in zip(arrays, layout.packed, strict=True) if not packed]
-    parcel = Parcel(lanes, bool(inside), bool(alive), layout)
+    parcel = Parcel(lanes, bool(inside), numbered and bool(inside), bool(alive), layout)
     return [*([_in_each_lane(layout.pack_words, small, len(lanes))] if small else []), *large], parcel
 
 

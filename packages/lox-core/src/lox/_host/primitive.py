@@ -17,8 +17,10 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from lox._errors import OrderError
+from lox._host import order
 from lox._host.parcel import Parcel, as_they_are, pack
 from lox._jax import compat, lowering, sharding
 from lox._jax.primitive import EffectfulPrimitive
@@ -43,6 +45,7 @@ def deliver(
     *,
     constants: int = 0,
     token: Array | None = None,
+    numbered: bool = False,
     alive: Alive = True,
     masked: bool = False,
     ordered: bool = False,
@@ -50,8 +53,8 @@ def deliver(
 ) -> list[Array]:
     """Make a host call. The first ``constants`` leaves are the same in every call.
 
-    With a ``token`` it is made after the call that the token came from, and the first result is the next token. XLA is
-    free to reorder calls that do not depend on each other, and does.
+    With a ``token`` it is delivered after the call that the token came from, and the first result is the next token. XLA is
+    free to reorder calls that do not depend on each other, and does. ``numbered`` tokens come from ``executions.begin``.
     """
     has_alive = alive is not True
     return deliver_p.bind(
@@ -62,6 +65,7 @@ def deliver(
         target=target,
         lanes=(),
         has_token=token is not None,
+        numbered=numbered,
         has_alive=has_alive,
         masked=masked,
         ordered=ordered,
@@ -71,11 +75,7 @@ def deliver(
     )
 
 
-def first_token() -> Array:
-    return jnp.zeros((), jnp.uint8)
-
-
-_TOKEN = np.zeros((), np.uint8)
+_TOKEN = np.zeros(order.NUM_WORDS, order.WORD)
 
 # --- the primitive ---------------------------------------------------------------------------------------------------
 # operands: a token and `alive`, if there are any, then the arrays. All except the token have len(lanes) leading axes. An
@@ -117,7 +117,15 @@ def _deliver_abstract_eval(*operands: Any, lanes: Any, has_token: bool, ordered:
 
 
 def _deliver_batching(
-    axis_data: Any, operands: Any, dims: Any, *, lanes: Any, has_token: bool, ordered: bool, **params: Any
+    axis_data: Any,
+    operands: Any,
+    dims: Any,
+    *,
+    lanes: Any,
+    has_token: bool,
+    numbered: bool,
+    ordered: bool,
+    **params: Any,
 ) -> Any:
     if ordered:
         raise OrderError(
@@ -128,14 +136,21 @@ def _deliver_batching(
         for operand, dim in zip(operands, dims, strict=True)
     ]
     if has_token:
-        # One call for all lanes needs one token. A slice of the batched token depends on all of them.
-        moved[0] = moved[0][0]
-    outs = deliver_p.bind(*moved, lanes=(axis_data.size, *lanes), has_token=has_token, ordered=ordered, **params)
+        # One call for all lanes needs one token. A slice of the batched token depends on all of them, and a lane that has made
+        # the last call has the highest number.
+        moved[0] = jnp.max(moved[0], 0) if numbered else moved[0][0]
+    params |= {"lanes": (axis_data.size, *lanes), "has_token": has_token, "numbered": numbered, "ordered": ordered}
+    outs = deliver_p.bind(*moved, **params)
     return outs, [None] * int(has_token) + [0] * (len(outs) - int(has_token))
 
 
+def packing_of(ctx: Any) -> Packing:
+    """The packing for the platform that a program is lowered for."""
+    return packing_on(lowering.platform(ctx), lowering.may_split_values(ctx))
+
+
 def _deliver_lowering(ctx: Any, *operands: Any, has_token: bool, has_alive: bool, masked: bool, **params: Any) -> Any:
-    packing = packing_on(lowering.platform(ctx), lowering.may_split_values(ctx))
+    packing = packing_of(ctx)
     matters = has_alive and (masked or ctx.avals_in[int(has_token)].size > 1)
     lower = lowering.lower_fun(_deliver_if_any_alive if matters else _deliver_always, multiple_results=True)
     return lower(ctx, *operands, has_token=has_token, has_alive=has_alive, packing=packing, **params)
@@ -147,7 +162,7 @@ def _deliver_if_any_alive(*operands: Array, has_token: bool, has_alive: bool, **
     told = [] if alive.size == 1 and not params["results"] else [alive]
     # Packed before it is asked: to hand many values into a branch takes longer.
     call = _host_call(token, told, leaves, **params)
-    return call() if params["results"] else jax.lax.cond(jnp.any(alive), call, lambda: token)
+    return call() if params["results"] else lax.cond(jnp.any(alive), call, lambda: token)
 
 
 def _deliver_always(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
@@ -165,12 +180,24 @@ def _host_call(
     lanes: Any,
     constants: int,
     impls: Any,
+    numbered: bool,
     **params: Any,
 ) -> Callable[[], list[Array]]:
     """A function that makes the call."""
-    arrays, parcel = pack(packing, token, alive, leaves, lanes=lanes, constants=constants, impls=impls)
-    params = {"parcel": parcel, "lanes": lanes, "has_token": bool(token), **params}
-    return functools.partial(host_call_p.bind, *token, *arrays, **params)
+    counts = numbered and packing.numbered
+    arrays, parcel = pack(packing, token, alive, leaves, lanes=lanes, constants=constants, impls=impls, numbered=counts)
+    # With lanes, two branches can both go on from one token, and neither counts the calls of the other: so those wait too.
+    waits = bool(token) and not (counts and not lanes)
+    awaited = token if waits else ()
+    make = functools.partial(host_call_p.bind, *awaited, *arrays, parcel=parcel, lanes=lanes, has_token=waits, **params)
+    if not counts:
+        return make
+
+    def make_and_count() -> list[Array]:
+        after = order.following(token[0])
+        return [lax.add(after, returned) for returned in make()] if waits else [*make(), after]
+
+    return make_and_count
 
 
 def _deliver_transpose(
@@ -181,12 +208,12 @@ def _deliver_transpose(
     del cotangents
     first = int(has_token) + int(has_alive)
     alive, leaves = operands[int(has_token) : first], operands[first:]
-    token = [first_token()] if has_token else []
+    token = [order.first_token()] if has_token else []
     whole: list[tuple[Target, Sequence[int]]] = [(target, range(len(leaves)))]
     for part, places in target.parts(len(leaves)) if any(map(compat.is_linear, leaves)) else whole:
         told = [*alive, *(leaves[i] for i in places)]
         if not any(map(compat.is_linear, told)):
-            chosen = {"target": part, "impls": tuple(impls[i] for i in places), **params}
+            chosen = {**params, "target": part, "impls": tuple(impls[i] for i in places), "numbered": False}
             token = deliver_p.bind(*token, *told, has_token=has_token, has_alive=has_alive, **chosen)[: int(has_token)]
     return [None] * len(operands)
 
@@ -230,10 +257,10 @@ def _once_along(
 
     def on_each(*operands: Array) -> list[Array]:
         nothing = [*operands[:num_tokens], *(jnp.zeros(out.shape, out.dtype) for out in outs)]
-        is_first = jax.lax.axis_index(automatic) == 0
-        returned = jax.lax.cond(is_first, lambda: list(call(*operands)), lambda: nothing)
+        is_first = lax.axis_index(automatic) == 0
+        returned = lax.cond(is_first, lambda: list(call(*operands)), lambda: nothing)
         # The other devices return zeros, so the sum is what the host returned. The value of a token does not matter.
-        return [*returned[:num_tokens], *(jax.lax.psum(out, automatic) for out in returned[num_tokens:])]
+        return [*returned[:num_tokens], *(lax.psum(out, automatic) for out in returned[num_tokens:])]
 
     whole = jax.sharding.PartitionSpec()
     # Without axis_names it covers all remaining axes. If they are named, JAX 0.9 forgets the surrounding ones.

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from lox._host import order
 from lox._host.delivery import Delivery, WholeTarget, as_arrays
 from lox._host.parcel import Parcel
 from lox._host.primitive import deliver
@@ -169,12 +170,19 @@ class RecordsTarget:
             return simple
         lanes, take_apart, places = parcel.lanes, parcel.opener(), self._places()
         unflatten, num_operands = self.tree.unflatten, self.tree.num_leaves
+        sequence = order.sequence_for(self.records[0].handle) if parcel.numbered else None
 
-        def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, leaves = take_apart(arrays)
+        def hand_on(alive: np.ndarray, leaves: Sequence[np.ndarray]) -> None:
             operands = unflatten(leaves[:num_operands])
             for part, start, end in places:
                 part.hand_on(lanes, alive, operands, leaves[start:end])
+
+        def run(*arrays: np.ndarray) -> tuple[()]:
+            token, alive, leaves = take_apart(arrays)
+            if sequence is None:
+                hand_on(alive, leaves)
+            else:
+                sequence.arrive(token, functools.partial(hand_on, alive, leaves))
             return ()
 
         return run
@@ -246,7 +254,7 @@ class RowsTarget(WholeTarget):
         used = (slice(None),) * len(lanes) + (slice(self.ring.rows),)
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            alive, leaves = take_apart(arrays)
+            _, alive, leaves = take_apart(arrays)
             operands, leaves = leaves[:num_operands], leaves[num_operands:]
             count = self.ring.rows if self.full else leaves.pop(0)
             logs = self.form.rows(layout.unpack_numpy([buffer[used] for buffer in leaves]), count, len(lanes))
@@ -287,11 +295,13 @@ class Line:
     Attributes:
       operands: those of the receiver, sent along each time.
       alive: whether the program really is there.
+      numbered: whether the tokens of its calls count them.
     """
 
     operands: Any
     alive: Alive
     ordered: bool
+    numbered: bool = False
 
     def deliver(
         self, make: Callable[[Any], Any], leaves: Sequence[Any], due: Array | None, token: Array | None = None
@@ -303,6 +313,7 @@ class Line:
             as_arrays([*operands, *leaves]),
             constants=len(operands),
             token=token,
+            numbered=self.numbered,
             alive=self.alive if due is None else due if self.alive is True else self.alive & due,
             masked=due is not None,
             ordered=self.ordered,

@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from lox._host.executions import begin_p, end_p
+from lox._host.order import first_token
 from lox._host.primitive import HostEffect, deliver_p
 from lox._interpret import marked_rules
 from lox._interpret.collect import Collector, Context, Frame
@@ -48,6 +50,10 @@ class _HostCallSilencer(Collector):
         super().__init__(survey(lambda mark, key: False, also=frozenset([deliver_p.name])), keep=False)
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
+        if eqn.primitive is begin_p:
+            return [first_token()]
+        if eqn.primitive is end_p:
+            return []
         if eqn.primitive is not deliver_p:
             return super()._step(eqn, invals, frame)
         return invals[: len(eqn.outvars)] if once.passes_on(eqn) else compat.bind_eqn(eqn, invals)

@@ -32,6 +32,8 @@ class Packing:
         loops ask in each iteration whether there is something to send.
       intervals: the same for ``tap(interval=)``, whose records then arrive later.
       mixed: whether narrow and wide leaves are packed together, in words as wide as the widest.
+      numbered: whether host calls that are made in order are numbered, for the host to put them in order, so that none waits
+        for the last one.
       turned: whether all rows are transposed into columns before they are unpacked, which copies them.
     """
 
@@ -42,6 +44,7 @@ class Packing:
     batches: int = 2**31
     intervals: int = 2**31
     mixed: bool = False
+    numbered: bool = False
     turned: bool = False
     beside: bool = False
 
@@ -60,8 +63,8 @@ _PACKING = {
     # which may be shorter, is compiled by itself: chunks are for small steps.
     "cpu": Packing(fused=12, batches=100, intervals=0, mixed=True, turned=True, beside=True),
     # A fusion writes any number of outputs at no cost, and a row of more than 16 words is padded to 128: packed, 64
-    # scalars take three times as long. Each operand of a host call is a transfer.
-    "tpu": Packing(rows=0, folds=0, batches=0, intervals=0),
+    # scalars take three times as long. Each operand of a host call is a transfer, and what the host returns, the core waits for.
+    "tpu": Packing(rows=0, folds=0, batches=0, intervals=0, numbered=True),
 }
 # GPUs: each output is a kernel, even in scalar code. Narrow values in wide words take up memory. A condition in a loop makes
 # the device wait for the host, whatever it decides.
