@@ -99,6 +99,27 @@ def test_a_tap_in_a_function_with_a_vmap_rule_asks_which_lanes_took_the_branch()
     assert [float(logs["v"]) for logs in seen] == [0.5, 2.0]
 
 
+def test_a_function_that_a_vmap_rule_replaces_is_run_for_its_records_and_leaves_no_marks():
+    """In a branch that lanes take or not, its marks would be batched where nobody knows the lanes."""
+
+    @jax.custom_batching.custom_vmap
+    def double(v):
+        lox.log({"v": v}, where=v > 0)
+        return 2 * v
+
+    double.def_vmap(lambda axis_size, in_batched, vs: (2 * vs, in_batched[0]))
+
+    def branch(v):
+        return jax.lax.cond(v < 1, double, lambda v: v, v)
+
+    seen = []
+    out = jax.vmap(lox.tap(branch, seen.append))(X)
+    jax.effects_barrier()
+    assert out.tolist() == [1.0, -2.0, 2.0]
+    assert [float(logs["v"]) for logs in seen] == [0.5]
+    assert values(lox.spool(jax.vmap(lox.tap(double, print)))(X)[1]) == {}
+
+
 def test_forward_derivatives_of_a_function_with_a_vmap_rule():
     square = square_with_vmap_rule(lambda vs: vs**2)
     ones = jnp.ones(3)

@@ -26,7 +26,7 @@ from lox._interpret.rules.derivatives import (
     prepare_call,
 )
 from lox._jax import compat
-from lox._marks.mark import Record
+from lox._marks.mark import Record, marking
 from lox._storage.rows import Rows
 from lox._types import Array
 
@@ -112,7 +112,8 @@ class _Call:
         return outs, (jax.tree.map(lambda x, like: x.astype(like.dtype), inner.state, expected_state), fitting)
 
     def _records(self, *leaves: Array) -> Any:
-        return evaluate_call(self.collector, self.primal, *self._split(leaves))[1]
+        with marking(None):  # a transformation outside gets the marks of the rule, not these
+            return evaluate_call(self.collector, self.primal, *self._split(leaves))[1]
 
 
 class InLanes(Collector):
