@@ -29,6 +29,9 @@ than {noisy:.0%} to either side say *too noisy*. Targets are those the project s
 `hatch run bench:quick` measures the part that guards against regressions, and fails where a ratio is more than 30 % worse than the stored one.
 The *wall* clock is that on the wall; the *cpu* clock counts the seconds of the process on any core, which stays usable where others use the machine too.
 
+What programs cost on a TPU or a GPU is read from compiled programs: [On accelerators](accelerators.md) has those figures and how they
+were obtained.
+
 Measured on: {machine}. Topics can be measured in separate runs (`--topic`); the load is the highest of them.
 """
 

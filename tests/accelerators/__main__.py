@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import jax
+from jax.sharding import PartitionSpec
 
 import lox
 from tests.accelerators import programs
-from tests.accelerators.compiled import Program, Target
+from tests.accelerators.compiled import Target
 
 PAGE = Path(__file__).parents[2] / "docs" / "accelerators.md"
 
@@ -31,25 +32,46 @@ def table(target: Target, cost: str, of: object) -> list[str]:
     return lines
 
 
-def tapped(target: Target) -> Program:
-    return target.compile(lox.tap(programs.marked(programs.scalars(8)), lambda logs: None), *programs.MATVEC)
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def collectives(target: Target) -> list[str]:
+    """For programs on four devices, what they exchange."""
+    split = [PartitionSpec(), PartitionSpec("d")]
+    steps = {
+        "by hand": programs.training_step_by_hand(False),
+        "`spool`": lox.spool(programs.training_step(True, False)),
+        '`spool(reduce="mean")`': lox.spool(programs.training_step(True, False), reduce="mean"),
+    }
+    lines = [_row("training step on 4 devices", "collectives"), _row("---", "---")]
+    for name, fun in steps.items():
+        found = target.compile(fun, *programs.TRAINING, number=4, specs=split).transfers
+        lines.append(_row(name, ", ".join(f"{number} {kind}" for kind, number in found.items())))
+    return lines
 
 
 def on_a_tpu() -> list[str]:
     from tests.accelerators.tpu import TPU, cycles
 
-    transfers = tapped(TPU).transfers
-    told = f"`lox.tap` of 8 scalars: {transfers.get('send', 0)} send, {transfers.get('recv', 0)} receive."
-    return [*table(TPU, "cycles", cycles), "", told]
+    lines = [_row("`lox.tap` of", "sends", "receives", "receives in a loop"), _row("---", "---:", "---:", "---:")]
+    for name, (fun, args, _) in programs.TAPPED.items():
+        program = TPU.compile(lox.tap(fun, lambda logs: None), *args)
+        in_loops = sum(" recv(" in line for body in program.loop_bodies() for line in body)
+        lines.append(_row(name, program.transfers.get("send", 0), program.transfers.get("recv", 0), in_loops))
+    return [*table(TPU, "cycles", cycles), "", *lines, "", *collectives(TPU)]
 
 
 def on_a_gpu() -> list[str]:
     from tests.accelerators import cuda
 
-    with cuda.host_calls_that_go_nowhere():
-        (operands,) = cuda.host_calls(tapped(cuda.H100))
-    told = f"`lox.tap` of 8 scalars: 1 host call with {operands} operand."
-    return [*table(cuda.H100, "kernels", cuda.kernels), "", told]
+    lines = [_row("`lox.tap` of", "host calls", "operands of each", "conditions"), _row("---", "---:", "---:", "---:")]
+    for name, (fun, args, _) in programs.TAPPED.items():
+        with cuda.host_calls_that_go_nowhere():
+            program = cuda.H100.compile(lox.tap(fun, lambda logs: None), *args)
+        calls = cuda.host_calls(program)
+        lines.append(_row(name, len(calls), max(calls), program.text.count(" conditional(")))
+    return [*table(cuda.H100, "kernels", cuda.kernels), "", *lines, "", *collectives(cuda.H100)]
 
 
 if __name__ == "__main__":
