@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.custom_batching import custom_vmap
+from jax.experimental import io_callback
 from jax.experimental.pallas import run_state
 
 import lox
@@ -131,6 +132,55 @@ def test_a_tap_inside_a_differentiated_transformation_delivers_each_record_once(
         jax.effects_barrier()
         assert [list(logs) for logs in received] == [["x"]]
         received.clear()
+
+
+def _custom_jvp(function):
+    decorated = jax.custom_jvp(function)
+    decorated.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), jnp.cos(primals[0]) * tangents[0]))
+    return decorated, jax.grad
+
+
+def _custom_vjp(function):
+    decorated = jax.custom_vjp(function)
+    decorated.defvjp(lambda x: (jnp.sin(x), x), lambda x, cotangent: (jnp.cos(x) * cotangent,))
+    return decorated, jax.grad
+
+
+def _custom_vmap(function):
+    decorated = custom_vmap(function)
+    decorated.def_vmap(lambda axis_size, in_batched, xs: (jnp.sin(xs), in_batched[0]))
+    return decorated, lambda f: lambda x: jax.vmap(f)(jnp.stack([x, x]))
+
+
+CALLBACKS = {
+    "debug.callback": lambda called, x: jax.debug.callback(called.append, x),
+    "io_callback": lambda called, x: io_callback(lambda x: called.append(x), None, x),
+    "unused result": lambda called, x: io_callback(lambda x: (called.append(x), x)[1], jax.typeof(x), x),
+    "in a loop": lambda called, x: jax.lax.fori_loop(
+        0, 2, lambda i, _: (jax.debug.callback(called.append, x), 0)[1], 0
+    ),
+}
+
+
+@pytest.mark.parametrize("callback", CALLBACKS.values(), ids=CALLBACKS)
+@pytest.mark.parametrize("decorate", [_custom_jvp, _custom_vjp, _custom_vmap])
+def test_a_function_that_is_run_for_its_records_makes_no_calls_of_its_own(decorate, callback):
+    """Its rule runs instead, so JAX would not call them."""
+    called: list[Any] = []
+
+    def function(x):
+        callback(called, x)
+        lox.log({"x": x})
+        return jnp.sin(x)
+
+    decorated, transform = decorate(function)
+    expected = transform(decorated)(jnp.float32(1))
+    records: list[lox.logdict] = []
+    for fun in (lox.tap(decorated, records.append), lambda x: lox.spool(decorated)(x)[0], lox.nolog(decorated)):
+        assert_close(transform(fun)(jnp.float32(1)), expected)
+    jax.effects_barrier()
+    assert called == []
+    assert len(records) == expected.size
 
 
 def _marks_its_tangent(x):

@@ -13,7 +13,7 @@ from jax.sharding import SingleDeviceSharding
 
 import lox
 from tests.core import runs
-from tests.core.checks import tapped
+from tests.core.checks import assert_close, tapped
 from tests.core.runs import ARGUMENT
 from tests.corpus import PROGRAMS
 
@@ -269,3 +269,57 @@ def test_a_derivative_rule_may_record_in_x64_mode(how):
     assert gradient == 2
     np.testing.assert_array_equal(logs["third"], (np.arange(3) + 1 / 3)[-1 if how else slice(None)])
     np.testing.assert_array_equal(logs["n"], (2**40 + np.arange(3))[-1 if how else slice(None)])
+
+
+# --- modes of JAX ------------------------------------------------------------------------------------------------------
+
+
+def wide_and_weak(x):
+    """A scan in x64 mode, five iterations, whose results are weakly typed."""
+    with jax.enable_x64(True):
+
+        def body(carry, _):
+            lox.log({"carry": carry})
+            return carry * 2, (2**40, 0.1)
+
+        return jax.lax.scan(body, x, None, length=5)[1]
+
+
+@pytest.mark.parametrize("options", [{"batch": 2}, {"batch": 4}, {"batch": 5}, {}], ids=str)
+def test_results_of_a_loop_in_chunks_stay_wide_and_weak(options):
+    expected, found = (f(jnp.float32(1)) for f in (wide_and_weak, lox.tap(wide_and_weak, lambda logs: None, **options)))
+    assert jax.tree.map(jax.typeof, found) == jax.tree.map(jax.typeof, expected)
+    assert jax.tree.map(np.array_equal, found, expected) == (True, True)
+    jax.effects_barrier()
+
+
+@pytest.mark.parametrize("transform", [lambda f: lambda x: lox.spool(f)(x)[0], lox.nolog], ids=["spool", "nolog"])
+def test_zero_and_minus_zero_are_two_numbers(transform):
+    """Outside jit, operations that are alike share a compiled function."""
+    for divide in (jax.lax.div, lambda x, zero: x / jnp.full(2, zero)):
+        for zero in (0.0, -0.0):
+            found = transform(lambda x, divide=divide, zero=zero: divide(x, zero))(jnp.float32(1))
+            assert np.array_equal(found, divide(jnp.float32(1), zero))
+
+
+def test_a_report_of_a_function_that_enters_x64_mode():
+    def f(x):
+        with jax.enable_x64(True):
+            return jnp.log(jax.lax.convert_element_type(x, jnp.float64))
+
+    out, report = lox.find_nonfinite(f)(jnp.float32(0))
+    assert out.dtype == jnp.float64
+    assert bool(report)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "std", "sum", "max", "count", "last"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+def test_reductions_where_promotion_is_forbidden(reduce, dtype):
+    def f(xs):
+        return jax.lax.map(lambda x: lox.log({"x": x})["x"], xs)
+
+    xs = jnp.arange(3).astype(dtype)
+    expected = lox.spool(f, reduce=reduce)(xs)[1]
+    with jax.numpy_dtype_promotion("strict"):
+        found = lox.spool(f, reduce=reduce)(xs)[1]
+    assert_close(found["x"], expected["x"])

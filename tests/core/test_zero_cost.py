@@ -144,7 +144,9 @@ def test_export_of_a_program_with_marks():
     np.testing.assert_allclose(spooled.call(ARGUMENT), lox.spool(fun)(ARGUMENT)[1]["c"], rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"reduce": "mean"}, {"reduce": ("max", "last")}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"reduce": "mean"}, {"reduce": ("max", "last")}, {"interval": 2}, {"capacity": 3}], ids=str
+)
 def test_export_with_dimensions_that_are_not_known(options):
     def fun(x, y):
         def inner(c, z):
@@ -165,6 +167,15 @@ def test_export_with_dimensions_that_are_not_known(options):
     for m, n in ((2, 3), (4, 1)):
         arguments = jnp.arange(m, dtype=jnp.float32), jnp.ones(n)
         jax.tree.map(np.testing.assert_array_equal, exported.call(*arguments), logs_of(*arguments))
+
+
+def test_export_of_a_mask_with_a_length_that_is_not_known():
+    def logs_of(xs):
+        return dict(lox.spool(lambda xs: jax.lax.map(lambda x: lox.log({"x": x}, where=x > 1)["x"], xs))(xs)[1])
+
+    (size,) = jax.export.symbolic_shape("n")
+    exported = jax.export.export(jax.jit(logs_of))(jax.ShapeDtypeStruct((size,), jnp.float32))
+    assert exported.call(jnp.arange(4.0))["x"].tolist() == [2, 3, 0, 0]
 
 
 def test_exported_programs_can_be_stored():

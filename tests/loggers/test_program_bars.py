@@ -40,6 +40,16 @@ def test_a_log_file_has_the_way_and_the_result_is_the_same():
     assert last.startswith("training  2000/2000 (100%)  elapsed 0:00")
 
 
+def test_a_bar_leaves_wide_and_weakly_typed_results_alone():
+    def f(x):
+        with jax.enable_x64(True):
+            return jax.lax.scan(lambda carry, _: (carry * 2, 2**40), x, None, length=4003)[1]
+
+    out = shown(lox.loggers.progress(f, file=io.StringIO()), jnp.float32(1))
+    assert jax.typeof(out) == jax.typeof(f(jnp.float32(1)))
+    assert int(out[-1]) == 2**40
+
+
 def test_a_terminal_says_that_the_program_is_compiled_then_shows_a_bar():
     terminal = Terminal(100)
 

@@ -94,7 +94,7 @@ class _Running:
     @property
     def count_dtype(self) -> Any:
         """Of a wide count; states for which it is the same can share one."""
-        return jnp.result_type(_real(_float_for(self.dtype)), np.complex64)
+        return counts.wide_dtype(_real(_float_for(self.dtype)))
 
     def parts(self) -> tuple[Array, Array]:
         if np.dtype(_float_for(self.dtype)).kind == "c":

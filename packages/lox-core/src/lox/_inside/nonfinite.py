@@ -310,8 +310,9 @@ def _range(value: Array) -> tuple[Array, Array]:
 def _row(value: Array) -> Array:
     limit = np.finfo(np.float32).max
     if jnp.finfo(value.dtype).max > limit:  # a finite float64 stays finite
-        clipped = lax.clamp(np.asarray(-limit, value.dtype), value, np.asarray(limit, value.dtype))
-        value = lax.select(lax.is_finite(value), clipped, value)
+        with compat.mode_for([value.dtype]):
+            clipped = lax.clamp(np.asarray(-limit, value.dtype), value, np.asarray(limit, value.dtype))
+            value = lax.select(lax.is_finite(value), clipped, value)
     return lax.broadcast_in_dim(lax.convert_element_type(value, np.float32), (1,), ())
 
 

@@ -93,7 +93,7 @@ class Signature:
         """The key of a cache entry. It is hashable if the static arguments are."""
         avals = tuple(map(compat.type_key, self.arrays))
         objects = () if self.objects is None else (self.places, self.objects.parts.graph, self.objects.parts.tree)
-        return self.tree, self.is_array, avals, tuple(map(_exact, self.static)), objects, compat.trace_context()
+        return self.tree, self.is_array, avals, tuple(map(exact, self.static)), objects, compat.trace_context()
 
     def restore(self, arrays: list[Array]) -> Copies:
         rest, static = iter(arrays), iter(self.static)
@@ -111,9 +111,9 @@ class Signature:
         return Copies(args, kwargs, leaves[:number], objects, leaves[number:])
 
 
-def _exact(value: Any) -> Any:
+def exact(value: Any) -> Any:
     """Distinguishes 1 from 1.0 and True, and 0.0 from -0.0."""
-    if isinstance(value, (float, complex)):
+    if isinstance(value, (float, complex, np.inexact)):
         return type(value), repr(value)
     return type(value), value
 

@@ -42,8 +42,7 @@ def scan_in_chunks(
     ys = jax.tree.map(merge, ys)
     if left:
         carry, more = rest(carry, last)
-        join = (lambda a, b: jnp.concatenate([b, a])) if reverse else (lambda a, b: jnp.concatenate([a, b]))
-        ys = jax.tree.map(join, ys, more)
+        ys = jax.tree.map(lambda a, b: _joined([b, a] if reverse else [a, b]), ys, more)
     return carry, ys
 
 
@@ -54,6 +53,12 @@ def _parted(xs: Any, rest: int, reverse: bool) -> tuple[Any, Any]:
     if reverse:
         return jax.tree.map(lambda x: x[rest:], xs), jax.tree.map(lambda x: x[:rest], xs)
     return jax.tree.map(lambda x: x[:-rest], xs), jax.tree.map(lambda x: x[-rest:], xs)
+
+
+def _joined(arrays: list[Array]) -> Array:
+    """One array out of two of the same type, which stays theirs: weak, or wide outside x64 mode."""
+    with compat.mode_for([arrays[0].dtype]):
+        return jax.lax.concatenate(arrays, 0)
 
 
 def split(array: Array, size: int) -> Array:

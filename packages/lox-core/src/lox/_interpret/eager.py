@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 
+from lox._interpret.arguments import exact
 from lox._jax import compat, jitted
 from lox._types import Array
 
@@ -175,7 +176,7 @@ class _Context:
         self.eqn = eqn
         self.literals = literals
         self._key = (
-            tuple(None if literal is None else (literal.val, literal.aval) for literal in literals),
+            tuple(None if literal is None else (exact(literal.val), literal.aval) for literal in literals),
             tuple(atom.aval for atom in eqn.invars),
             eqn.ctx,
         )

@@ -1,19 +1,21 @@
-"""Programs without their marks and host calls, to be computed a second time for a derivative."""
+"""Programs that are computed a second time, for a derivative or for their records: without marks, or without calls."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from lox._host.executions import begin_p, end_p
 from lox._host.order import first_token
-from lox._host.primitive import HostEffect, deliver_p
+from lox._host.primitive import deliver_p
 from lox._interpret import marked_rules
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.survey import Survey
 from lox._jax import compat, once
 from lox._marks.mark import marking
+from lox._marks.primitives import LogEffect
 from lox._types import Array
 
 
@@ -28,12 +30,13 @@ def without_forward_marks(jaxpr: Any) -> Any:
     return _evaluated(_ForwardSilencer(), jaxpr)
 
 
-def without_host_calls(jaxpr: Any) -> Any:
-    """A program with its marks, and without the host calls that a transformation has put into it."""
-    if not any(isinstance(effect, HostEffect) for effect in jaxpr.effects):
+def for_its_records(jaxpr: Any) -> Any:
+    """A program with its marks that calls nobody: neither for a transformation inside it, nor for its author. JAX would not run
+    it at all."""
+    if all(isinstance(effect, LogEffect) for effect in jaxpr.effects):
         return jaxpr
     with marking(True):
-        return _evaluated(_HostCallSilencer(), jaxpr)
+        return _evaluated(_CallSilencer(), jaxpr)
 
 
 def _evaluated(silencer: Collector, jaxpr: Any) -> Any:
@@ -46,8 +49,10 @@ def _evaluated(silencer: Collector, jaxpr: Any) -> Any:
 class _HostCallSilencer(Collector):
     """Drops every host call whose result is not used."""
 
+    also = frozenset([deliver_p.name])
+
     def __init__(self, survey: type[Survey] = Survey) -> None:
-        super().__init__(survey(lambda mark, key: False, also=frozenset([deliver_p.name])), keep=False)
+        super().__init__(survey(lambda mark, key: False, also=self.also), keep=False)
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
         if eqn.primitive is begin_p:
@@ -57,6 +62,28 @@ class _HostCallSilencer(Collector):
         if eqn.primitive is not deliver_p:
             return super()._step(eqn, invals, frame)
         return invals[: len(eqn.outvars)] if once.passes_on(eqn) else compat.bind_eqn(eqn, invals)
+
+
+class _CallSilencer(_HostCallSilencer):
+    """Drops the callbacks of JAX too, if nothing needs what they return."""
+
+    callbacks = frozenset(["debug_callback", "debug_print", "io_callback"])
+    also = _HostCallSilencer.also | callbacks
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._used: set[int] = set()  # ids of variables
+
+    def run(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:
+        body, _ = compat.open_jaxpr(jaxpr)
+        self._used.update(id(atom) for atoms in (body.outvars, *(eqn.invars for eqn in body.eqns)) for atom in atoms)
+        return super().run(jaxpr, args, frame)
+
+    def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
+        if eqn.primitive.name not in self.callbacks:
+            return super()._step(eqn, invals, frame)
+        is_needed = any(id(var) in self._used for var in eqn.outvars)
+        return compat.bind_eqn(eqn, invals) if is_needed else [None] * len(eqn.outvars)
 
 
 class _RepetitionSilencer(_HostCallSilencer):

@@ -76,9 +76,14 @@ def add_counts(first: Any, second: Any, numpy: Any) -> Any:
 # --- wide counts: the parts of a complex number ----------------------------------------------------------------------
 
 
+def wide_dtype(dtype: Any) -> Any:
+    """Of a wide count for values of a real ``dtype``; not by promotion, which a user may have forbidden."""
+    return np.dtype(np.complex128 if np.dtype(dtype).itemsize == 8 else np.complex64)
+
+
 def no_records(dtype: Any) -> Array:
     """A wide count of zero, for values of a real ``dtype``."""
-    return jnp.zeros((), jnp.result_type(dtype, np.complex64))
+    return jnp.zeros((), wide_dtype(dtype))
 
 
 def narrowed(count: Array) -> Array:

@@ -216,7 +216,7 @@ class RingStore:
             place = lax.rem(place, np.int32(max(self.rows, 1)))
         due = counts.is_due(seen, self.every, keep)
         if due is not None:
-            place = lax.select(due, place, np.int32(self.rows))
+            place = lax.select(due, place, _as_int32(self.rows))
         rows = zip(buffers, self.layout.pack(arrays), strict=True)
         buffers = [lax.dynamic_update_index_in_dim(buffer, row, place, 0) for buffer, row in rows]
         seen = counts.one_more(seen, keep, self.period) if self.wraps else counts.one_of_few_more(seen, keep)
@@ -236,6 +236,11 @@ class RingStore:
         arrays = self.layout.unpack([buffer[order] for buffer in buffers])
         count = counts.total(seen, self.every, self.period)
         return Finished(arrays[: len(self.leaves)], arrays[len(self.leaves) :], count)
+
+
+def _as_int32(size: Any) -> Any:
+    """A number of rows, which `jax.export` need not know."""
+    return np.int32(size) if isinstance(size, int) else jnp.asarray(size, jnp.int32)
 
 
 def empty(aval: Aval) -> Array:

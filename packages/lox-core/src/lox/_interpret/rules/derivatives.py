@@ -20,7 +20,7 @@ import numpy as np
 
 from lox._errors import ConflictError
 from lox._interpret.collect import Collector, Context, Frame, Unrecorded
-from lox._interpret.silent import without_host_calls
+from lox._interpret.silent import for_its_records
 from lox._jax import compat, partial_eval
 from lox._marks.mark import marking
 from lox._storage.rows import Chunk, Rows
@@ -74,7 +74,7 @@ def evaluate_rule(
 def _records_of_function(collector: Collector, primal: Any, context: Context, args: list[Array]) -> Any:
     # A transformation outside gets the marks of the rule, and one inside has made the host calls of the rule.
     with marking(None):
-        return evaluate_call(collector, without_host_calls(primal), context, args)[1]
+        return evaluate_call(collector, for_its_records(primal), context, args)[1]
 
 
 def _counts(collector: Collector, jaxpr: Any) -> dict[str, int | None]:

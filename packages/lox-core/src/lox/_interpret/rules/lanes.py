@@ -25,6 +25,7 @@ from lox._interpret.rules.derivatives import (
     fit,
     prepare_call,
 )
+from lox._interpret.silent import for_its_records
 from lox._jax import compat
 from lox._marks.mark import Record, marking
 from lox._storage.rows import Rows
@@ -113,7 +114,7 @@ class _Call:
 
     def _records(self, *leaves: Array) -> Any:
         with marking(None):  # a transformation outside gets the marks of the rule, not these
-            return evaluate_call(self.collector, self.primal, *self._split(leaves))[1]
+            return evaluate_call(self.collector, for_its_records(self.primal), *self._split(leaves))[1]
 
 
 class InLanes(Collector):
