@@ -366,6 +366,33 @@ def test_a_key_of_two_loops_is_in_program_order_in_both():
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("both", [False, True], ids=["one key", "two keys in one of them"])
+def test_a_loop_sends_only_what_its_own_calls_have_recorded(both):
+    def f(xs):
+        jax.lax.map(lambda x: lox.log({"a": x, "b": -x} if both else {"b": -x}), xs)
+        jax.lax.map(lambda x: lox.log({"b": x}), xs)
+
+    rows = LONG.tolist()
+    batches = [logs["b"].tolist() for logs in tapped(jax.jit(f), LONG, batch=5)[1]]
+    # Batches of different calls are in no order.
+    assert sorted(batches) == sorted([[-x for x in rows[:5]], [-x for x in rows[5:]], rows[:5], rows[5:]])
+    # With an interval, a key that another call records too is delivered by itself, in the same host call.
+    assert conditions(lox.tap(f, ignore, interval=5), LONG) == 0
+    assert len(host_calls(lox.tap(f, ignore, interval=5), LONG)) == 2
+    received = tapped(jax.jit(f), LONG, interval=5)[1]
+    assert [float(logs["b"]) for logs in received if "b" in logs] == [0, -5, 0, 5]
+    assert names(received) == (["a", "b"] if both else ["b"]) * 2 + ["b"] * 2
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_call_that_is_not_selected_does_not_part_those_around_it():
+    fun = in_a_scan(a, even, stepping)
+    assert host_calls(lox.tap(fun, ignore, argnames=("a", "x"), interval=5), LONG) == [1]
+    received = tapped(jax.jit(fun), LONG, argnames=("a", "x"), interval=5)[1]
+    assert names(received) == ["a", "x", "a", "x"]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("options", [{"batch": 2}, {"interval": 2}], ids=str)
 def test_a_rule_may_run_instead_of_a_function_in_a_loop_of_chunks(options):
     @jax.custom_vjp

@@ -169,24 +169,25 @@ class Tapper(Collector):
         if not (options.batch or loops):
             return
         kept = usages if options.batch else frozenset[str]().union(*(loop.keys for loop in loops.values()))
-        for label, store in _stores(self.survey, usages, options, self.packing.host).items():
+        for label, store in _stores(self.survey, usages, options, self.counters, self.packing.host).items():
             if all(key in kept for key in label[0].keys):
                 self.stores[label] = (len(set(self.counters.values())) + len(self.stores), store)
         self.paces = {body: self._pace(loop, size) for body, loop in loops.items()}
 
     def _pace(self, loop: Steady, size: int) -> Pace:
-        if self.options.batch:
-            filled = [number for (mark, _), (number, _) in self.stores.items() if loop.keys.issuperset(mark.keys)]
-            return Pace(size, tuple(filled), False, frozenset(), False)
-        numbers = {}
+        held = not self.options.batch
+        calls: list[tuple[int, ...]] = []
+        waiting: tuple[int, ...] = ()
         for eqn in loop.marks:
             mark = eqn.params["mark"]
-            keys = self.survey.selected(mark)
-            if keys:
-                label, _ = _part(Record.of(mark, [var.aval for var in eqn.invars]), keys)
-                numbers[self.stores[label][0]] = self.survey.waits(eqn)
-        joined = frozenset(number for number, waits in numbers.items() if waits)
-        return Pace(size, tuple(numbers), True, joined, loop.length % size > 0)
+            selected = self.survey.selected(mark)
+            record = Record.of(mark, [var.aval for var in eqn.invars])
+            kept = [keys for keys in _together(self.counters, selected) if loop.keys.issuperset(keys)]
+            waiting += tuple(self.stores[_part(record, keys)[0]][0] for keys in kept)
+            if waiting and selected and not self.survey.waits(eqn):
+                calls.append(waiting)
+                waiting = ()
+        return Pace(size, tuple(calls), held, held and loop.length % size > 0)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -245,11 +246,12 @@ class Tapper(Collector):
 
     def _hold(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> bool:
         """Keep a record for the end of a chunk, if that is when it is sent. Which one is due, the loop knows."""
-        label, leaves = _part(record, keys)
-        number, _ = self.stores.get(label, (None, None))
-        if number is None or number not in frame.later:
-            return False
-        frame.state[number] = select(frame.first, leaves, frame.state[number])
+        for together in _together(self.counters, keys):
+            label, leaves = _part(record, together)
+            number, _ = self.stores.get(label, (None, None))
+            if number is None or number not in frame.later:
+                return False
+            frame.state[number] = select(frame.first, leaves, frame.state[number])
         return True
 
     def _send(self, frame: Frame) -> None:
@@ -283,15 +285,15 @@ class Tapper(Collector):
 
     def after_chunk(self, frame: Frame, pace: Pace, iterations: int) -> None:
         by_number = {number: (mark, store) for (mark, _), (number, store) in self.stores.items()}
-        for number in pace.stores:
-            mark, store = by_number[number]
-            if not isinstance(store, BatchStore):
-                frame.waiting.append(Waiting(self.handle, self._form(mark, False), frame.state[number], None))
-                if number not in pace.joined:
-                    self._send(frame)
-            elif iterations == pace.size:
-                stream = self._stream(frame, mark, store.in_lanes)
-                frame.state[number] = store.send_full(frame.state[number], stream)
+        for call in pace.calls:
+            for mark, store, number in ((*by_number[number], number) for number in call):
+                if not isinstance(store, BatchStore):
+                    frame.waiting.append(Waiting(self.handle, self._form(mark, False), frame.state[number], None))
+                elif iterations == pace.size:
+                    stream = self._stream(frame, mark, store.in_lanes)
+                    frame.state[number] = store.send_full(frame.state[number], stream)
+            if frame.waiting:
+                self._send(frame)
 
     def flush(self, frame: Frame) -> None:
         """The program ends."""
@@ -367,9 +369,18 @@ def _number(labels: dict[str, Any]) -> dict[str, int]:
     return {key: numbers.setdefault(label, len(numbers)) for key, label in labels.items()}
 
 
-def _stores(survey: Survey, usages: Usages, options: TapOptions, packed: int) -> dict[Any, BatchStore | RecordStore]:
+def _together(counters: dict[str, int], keys: Iterable[str]) -> list[tuple[str, ...]]:
+    """The keys of a mark that are delivered together, because one counter decides for all of them."""
+    groups: dict[int | None, list[str]] = {}
+    for key in keys:
+        groups.setdefault(counters.get(key), []).append(key)
+    return [tuple(group) for group in groups.values()]
+
+
+def _stores(
+    survey: Survey, usages: Usages, options: TapOptions, counters: dict[str, int], packed: int
+) -> dict[Any, BatchStore | RecordStore]:
     """A store for each call of ``lox.log`` and each set of its keys that is delivered together."""
-    counters = _number(_same_marks(usages)) if options.interval else dict.fromkeys(usages, 0)
     stores: dict[Any, BatchStore | RecordStore] = {}
     by_mark: dict[Any, dict[str, Use]] = {}
     for key, usage in usages.items():
@@ -379,17 +390,14 @@ def _stores(survey: Survey, usages: Usages, options: TapOptions, packed: int) ->
     for ((mark, _), sizes), uses in by_mark.items():
         steps = next(iter(uses.values())).steps
         which = [Aval(sizes, jnp.bool_)] if sizes else []
-        groups: dict[int, list[str]] = {}
-        for key in survey.selected(mark):
-            groups.setdefault(counters[key], []).append(key)
-        for together in groups.values():
+        for together in _together(counters, survey.selected(mark)):
             leaves = [*which, *(leaf for key in together for leaf in uses[key].leaves)]
             avals = [
                 Aval(leaf.shape, leaf.dtype, sharding=sharding.split_of(leaf))
                 for leaf in (*leaves, *(s for _, s in steps))
             ]
             values, others = tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :])
-            stores[_label(mark.pick(tuple(together)), avals)] = (
+            stores[_label(mark.pick(together), avals)] = (
                 BatchStore(options.batch, values, others, packed, bool(sizes))
                 if options.batch
                 else RecordStore(values + others)

@@ -22,17 +22,20 @@ class Pace(NamedTuple):
 
     Attributes:
       size: so many iterations are a chunk.
-      stores: the numbers of the stores that are sent after each chunk, and at no other time, in program order.
-      held: whether they hold the first record of a chunk; otherwise they are buffers that a chunk fills.
-      joined: those whose record leaves with that of the next one.
-      has_rest: whether the last chunk is shorter.
+      calls: the numbers of the stores that are sent after each chunk, and at no other time, in program order. Records of the
+        same call leave together.
+      held: whether the stores hold the first record of a chunk; otherwise they are buffers that a chunk fills.
+      has_rest: whether a last chunk that is shorter has calls of its own.
     """
 
     size: int
-    stores: tuple[int, ...]
+    calls: tuple[tuple[int, ...], ...]
     held: bool
-    joined: frozenset[int]
     has_rest: bool
+
+    @property
+    def stores(self) -> tuple[int, ...]:
+        return tuple(number for call in self.calls for number in call)
 
 
 class Steady(NamedTuple):
