@@ -337,6 +337,21 @@ def shard_mapped(devices: Any, log: bool) -> Callable[..., Any]:
     return f
 
 
+def looped_on_each(devices: Any) -> Callable[..., Any]:
+    """The same with the scan on each device."""
+    mesh, split, whole = Mesh(np.array(devices[:4]), ("d",)), PartitionSpec("d"), PartitionSpec()
+
+    def loop(x: Array, weights: Array) -> Array:
+        def step(x: Array, _: Any) -> Any:
+            x = matvec(x, weights)
+            lox.log({"sum": x.sum(), "max": x.max()})
+            return x, None
+
+        return jax.lax.scan(step, x, None, length=STEPS)[0]
+
+    return jax.shard_map(loop, mesh=mesh, in_specs=(split, whole), out_specs=split)
+
+
 SHARD_MAPPED = (np.zeros(256, np.float32), np.zeros((64, 64), np.float32))
 
 

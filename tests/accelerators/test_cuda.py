@@ -83,6 +83,22 @@ def test_an_interval_asks_nothing_in_the_loop(interval, marks):
     assert kernels(tapped) <= kernels(H100.compile(programs.scan_outputs(scalars(8)), *MATVEC))
 
 
+@pytest.mark.parametrize("interval", [100, 128])
+@pytest.mark.parametrize("place", ["around", "inside"])
+def test_an_interval_asks_nothing_in_a_loop_around_or_inside_a_shard_map(place, interval):
+    devices, specs = H100.devices(), [PartitionSpec("d"), PartitionSpec()]
+    fun = programs.shard_mapped(devices, log=True) if place == "around" else programs.looped_on_each(devices)
+    with cuda.host_calls_that_go_nowhere():
+        tapped = lox.tap(fun, lambda logs: None, interval=interval)
+        tapped = H100.compile(tapped, *programs.SHARD_MAPPED, number=4, specs=specs)
+        alone = lox.tap(marked(lambda x: [x.sum(), x.max()]), lambda logs: None, interval=interval)
+        alone = H100.compile(alone, *MATVEC)
+    assert not any(" conditional(" in line for body in tapped.loop_bodies() for line in body)
+    assert cuda.host_calls(tapped) == [1] * (1 if programs.STEPS % interval == 0 else 2)
+    assert not tapped.transfers
+    assert kernels(tapped) == kernels(alone)
+
+
 @pytest.mark.parametrize("batch", [100, 128])
 def test_a_batch_asks_nothing_in_the_loop(batch):
     with cuda.host_calls_that_go_nowhere():

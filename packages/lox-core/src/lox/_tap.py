@@ -19,8 +19,9 @@ from lox._host.order import first_token
 from lox._host.streams import BatchStore, Form, Line, PerRecord, RecordStore, Stream, Waiting, send_records
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
-from lox._interpret.pacing import Pace, Steady, steady_loops
+from lox._interpret.pacing import Call, Pace, Steady, steady_loops
 from lox._interpret.plan import check_positive, plan_key
+from lox._interpret.rules.shard_map import on_each_device
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Survey, Usages, Use
 from lox._jax import compat, sharding
@@ -164,8 +165,7 @@ class Tapper(Collector):
         """Sets the stores, and how scans are taken that know when to send, by the id of their body."""
         options, size = self.options, (self.options.batch or 1) * (self.options.interval or 1)
         most = self.packing.batches if options.batch else self.packing.intervals
-        # Single records of a loop arrive in program order: all of them wait for the end of a chunk, or none.
-        loops = steady_loops(self.survey, traced.jaxpr, size, most, only=not options.batch) if most else {}
+        loops = steady_loops(self.survey, traced.jaxpr, size, most, held=not options.batch) if most else {}
         if not (options.batch or loops):
             return
         kept = usages if options.batch else frozenset[str]().union(*(loop.keys for loop in loops.values()))
@@ -176,16 +176,16 @@ class Tapper(Collector):
 
     def _pace(self, loop: Steady, size: int) -> Pace:
         held = not self.options.batch
-        calls: list[tuple[int, ...]] = []
+        calls: list[Call] = []
         waiting: tuple[int, ...] = ()
-        for eqn in loop.marks:
+        for eqn, around in loop.marks:
             mark = eqn.params["mark"]
             selected = self.survey.selected(mark)
             record = Record.of(mark, [var.aval for var in eqn.invars])
             kept = [keys for keys in _together(self.counters, selected) if loop.keys.issuperset(keys)]
             waiting += tuple(self.stores[_part(record, keys)[0]][0] for keys in kept)
             if waiting and selected and not self.survey.waits(eqn):
-                calls.append(waiting)
+                calls.append(Call(waiting, around))
                 waiting = ()
         return Pace(size, tuple(calls), held, held and loop.length % size > 0)
 
@@ -284,16 +284,34 @@ class Tapper(Collector):
         return self.paces.get(id(compat.open_jaxpr(body)[0]))
 
     def after_chunk(self, frame: Frame, pace: Pace, iterations: int) -> None:
-        by_number = {number: (mark, store) for (mark, _), (number, store) in self.stores.items()}
         for call in pace.calls:
-            for mark, store, number in ((*by_number[number], number) for number in call):
-                if not isinstance(store, BatchStore):
-                    frame.waiting.append(Waiting(self.handle, self._form(mark, False), frame.state[number], None))
-                elif iterations == pace.size:
-                    stream = self._stream(frame, mark, store.in_lanes)
-                    frame.state[number] = store.send_full(frame.state[number], stream)
-            if frame.waiting:
-                self._send(frame)
+            if pace.held:
+                self._send_held(frame, call.stores, call.around)
+            elif iterations == pace.size:
+                self._send_full(frame, call.stores)
+
+    def _send_held(self, frame: Frame, numbers: tuple[int, ...], around: tuple[Any, ...]) -> None:
+        """Send records from where they were made: inside the shard_maps around their marks."""
+        if around:
+            outer, *inner = around
+
+            def body(within: Frame, _: Any) -> Any:
+                self._send_held(within, numbers, tuple(inner))
+                return [], []
+
+            on_each_device(self, frame, outer, frozenset(numbers) | ({TOKEN} & frame.state.keys()), body)
+            return
+        marks = {number: mark for (mark, _), (number, _) in self.stores.items()}
+        for number in numbers:
+            handle, leaves = self._handle(frame, marks[number], frame.state[number])
+            frame.waiting.append(Waiting(handle, self._form(marks[number], False), leaves, None))
+        self._send(frame)
+
+    def _send_full(self, frame: Frame, numbers: tuple[int, ...]) -> None:
+        for (mark, _), (number, store) in self.stores.items():
+            if number in numbers and isinstance(store, BatchStore):
+                stream = self._stream(frame, mark, store.in_lanes)
+                frame.state[number] = store.send_full(frame.state[number], stream)
 
     def flush(self, frame: Frame) -> None:
         """The program ends."""
@@ -335,7 +353,7 @@ class Tapper(Collector):
 
 
 def _for_each_device(value: Array, use: Use) -> Array:
-    return sharding.spread(jnp.broadcast_to(value, use.mesh + value.shape), use.spread)
+    return sharding.for_each_device(value, use.mesh, use.spread)
 
 
 def _place(mesh: tuple[tuple[str, int], ...]) -> Array:
@@ -382,24 +400,19 @@ def _stores(
 ) -> dict[Any, BatchStore | RecordStore]:
     """A store for each call of ``lox.log`` and each set of its keys that is delivered together."""
     stores: dict[Any, BatchStore | RecordStore] = {}
-    by_mark: dict[Any, dict[str, Use]] = {}
-    for key, usage in usages.items():
-        for use in usage.uses:
-            if not use.mesh:
-                by_mark.setdefault((_label(use.mark, use.operands), use.lanes), {})[key] = use
-    for ((mark, _), sizes), uses in by_mark.items():
-        steps = next(iter(uses.values())).steps
-        which = [Aval(sizes, jnp.bool_)] if sizes else []
+    by_mark = {(_label(use.mark, use.operands), use.lanes): use for usage in usages.values() for use in usage.uses}
+    for use in by_mark.values():
+        if use.mesh and options.batch:
+            continue
+        mark, record = use.mark, Record.of(use.mark, use.operands)
+        which = [Aval(use.lanes, jnp.bool_)] if use.lanes else []
         for together in _together(counters, survey.selected(mark)):
-            leaves = [*which, *(leaf for key in together for leaf in uses[key].leaves)]
-            avals = [
-                Aval(leaf.shape, leaf.dtype, sharding=sharding.split_of(leaf))
-                for leaf in (*leaves, *(s for _, s in steps))
-            ]
-            values, others = tuple(avals[: len(leaves)]), tuple(avals[len(leaves) :])
+            _, leaves = _part(record, together)
+            avals = which + [Aval(leaf.shape, leaf.dtype, sharding=sharding.split_of(leaf)) for leaf in leaves]
+            values, steps = tuple(avals[: len(avals) - len(mark.axes)]), tuple(avals[len(avals) - len(mark.axes) :])
             stores[_label(mark.pick(together), avals)] = (
-                BatchStore(options.batch, values, others, packed, bool(sizes))
+                BatchStore(options.batch, values, steps, packed, bool(use.lanes))
                 if options.batch
-                else RecordStore(values + others)
+                else RecordStore(values + steps, use.mesh, use.spread)
             )
     return stores

@@ -369,13 +369,20 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class RecordStore:
-    """One record that is sent later: its leaves, then its steps."""
+    """One record that is sent later: its leaves, then its steps. In a shard_map, each device has its own.
+
+    Attributes:
+      mesh: the sizes of the mesh axes.
+      spread: how the stores of the devices lie on a mesh with explicit axes.
+    """
 
     leaves: tuple[Aval, ...]
+    mesh: tuple[int, ...] = ()
+    spread: Any = None
 
     def init(self) -> list[Array]:
         with compat.mode_for(aval.dtype for aval in self.leaves):
-            return [empty(aval) for aval in self.leaves]
+            return [sharding.for_each_device(empty(aval), self.mesh, self.spread) for aval in self.leaves]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,27 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from lox._interpret import table
-from lox._interpret.survey import Survey
-from lox._jax import compat, hi_primitives
+from lox._interpret.survey import Survey, Use
+from lox._jax import compat, hi_primitives, sharding
 from lox._jax.scans import Scan, is_scan
 from lox._marks.primitives import log_p
+
+
+class Call(NamedTuple):
+    """What leaves the device together after a chunk.
+
+    Attributes:
+      stores: their numbers.
+      around: the equations of the shard_maps inside the loop in which the marks are.
+    """
+
+    stores: tuple[int, ...]
+    around: tuple[Any, ...] = ()
+
+    @property
+    def num_axes(self) -> int:
+        """How many mesh axes these shard_maps have. Outside them, they lead the stores."""
+        return sum(len(sharding.manual_axes_of(eqn)) for eqn in self.around)
 
 
 class Pace(NamedTuple):
@@ -22,32 +39,31 @@ class Pace(NamedTuple):
 
     Attributes:
       size: so many iterations are a chunk.
-      calls: the numbers of the stores that are sent after each chunk, and at no other time, in program order. Records of the
-        same call leave together.
+      calls: those made after each chunk, in program order. Their stores are sent at no other time.
       held: whether the stores hold the first record of a chunk; otherwise they are buffers that a chunk fills.
       has_rest: whether a last chunk that is shorter has calls of its own.
     """
 
     size: int
-    calls: tuple[tuple[int, ...], ...]
+    calls: tuple[Call, ...]
     held: bool
     has_rest: bool
 
     @property
     def stores(self) -> tuple[int, ...]:
-        return tuple(number for call in self.calls for number in call)
+        return tuple(number for call in self.calls for number in call.stores)
 
 
 class Steady(NamedTuple):
     """A scan each of whose iterations makes one record of these keys.
 
     Attributes:
-      marks: the equations of all marks in it, in program order.
+      marks: the equations of all marks in it, in program order, each with those of the shard_maps around it.
     """
 
     keys: frozenset[str]
     length: int
-    marks: tuple[Any, ...]
+    marks: tuple[tuple[Any, tuple[Any, ...]], ...]
 
 
 # If iterations are left after whole chunks, what the loop returns is joined with what they return, which is a copy.
@@ -62,20 +78,21 @@ def can_be_chunked(loop: Scan, results: Sequence[Any], size: int) -> bool:
     return not is_joined or returned <= _MAX_COPIED_BYTES
 
 
-def steady_loops(survey: Survey, jaxpr: Any, size: int, most: int, only: bool) -> dict[int, Steady]:
+def steady_loops(survey: Survey, jaxpr: Any, size: int, most: int, held: bool) -> dict[int, Steady]:
     """The scans, by the id of their body, in which the first record of a key is the first of a chunk.
 
     Args:
       size: so many records of a key belong together.
       most: leave out loops whose body has more operations.
-      only: leave out loops that also record other keys.
+      held: whether single records are sent. They arrive in program order, so all keys of a loop wait for the end of a chunk, or
+        none.
     """
-    return _Search(survey, jaxpr, size, most, only).found
+    return _Search(survey, jaxpr, size, most, held).found
 
 
 class _Search:
-    def __init__(self, survey: Survey, jaxpr: Any, size: int, most: int, only: bool) -> None:
-        self.survey, self.size, self.most, self.only = survey, size, most, only
+    def __init__(self, survey: Survey, jaxpr: Any, size: int, most: int, held: bool) -> None:
+        self.survey, self.size, self.most, self.held = survey, size, most, held
         self.whole = survey(jaxpr).usages
         self.found: dict[int, Steady] = {}
         self.odd: set[str] = set()  # keys that are also recorded outside loops of whole chunks
@@ -106,7 +123,7 @@ class _Search:
             if loop is not None:
                 body, length = loop.jaxpr, loop.length
                 keys = frozenset(key for key in self._one_each(loop) - in_chunks if self._is_aligned(key, length))
-                if keys and (not self.only or len(keys) == len(self.survey(body).usages)):
+                if keys and (not self.held or len(keys) == len(self.survey(body).usages)):
                     steady = keys
                     self.found[id(compat.open_jaxpr(body)[0])] = Steady(keys, length, tuple(_marks_in(body)))
             for inner in compat.all_jaxprs_in_params(eqn.params):
@@ -130,11 +147,16 @@ class _Search:
     def _is_aligned(self, key: str, length: int) -> bool:
         """Whether chunks begin with the scan: it runs once and nobody else records the key, or all loops are whole chunks."""
         usage = self.whole[key]
-        # Devices and lanes that differ keep nothing until later. A rule can run instead of the function that records.
-        if key in self.ruled or any(use.mesh or use.lanes for use in usage.uses):
+        # A rule can run instead of the function that records.
+        if key in self.ruled or not all(map(self._can_be_kept, usage.uses)):
             return False
         runs_once = usage.is_certain and usage.records == length and len(usage.uses) == 1
         return runs_once or key not in self.odd
+
+    def _can_be_kept(self, use: Use) -> bool:
+        """Whether its records can wait. Those of lanes that differ cannot, nor can buffers and values that are split further in a
+        shard_map."""
+        return not use.lanes and not (use.mesh and (not self.held or any(map(sharding.is_split, use.operands))))
 
 
 def _operations(jaxpr: Any) -> int:
@@ -142,10 +164,11 @@ def _operations(jaxpr: Any) -> int:
     return len(eqns) + sum(_operations(inner) for eqn in eqns for inner in compat.all_jaxprs_in_params(eqn.params))
 
 
-def _marks_in(jaxpr: Any) -> Iterator[Any]:
+def _marks_in(jaxpr: Any, around: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
         if eqn.primitive is log_p:
-            yield eqn
+            yield eqn, around
         else:
+            within = (*around, eqn) if eqn.primitive.name == "shard_map" else around
             for inner in compat.all_jaxprs_in_params(eqn.params):
-                yield from _marks_in(inner)
+                yield from _marks_in(inner, within)

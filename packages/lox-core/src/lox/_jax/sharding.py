@@ -85,6 +85,11 @@ def spread(array: Any, how: Any) -> Any:
     return array if how is None else jax.sharding.reshard(array, how)
 
 
+def for_each_device(array: Any, sizes: tuple[int, ...], how: Any) -> Any:
+    """The array once for each device of a mesh of these sizes, spread over it."""
+    return spread(jax.numpy.broadcast_to(array, sizes + array.shape), how) if sizes else array
+
+
 def manual_axes_of(eqn: Any) -> frozenset[str]:
     """The mesh axes a shard_map is manual over. The parameter was renamed in 0.10."""
     params = eqn.params

@@ -62,7 +62,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     if pace is None:
         (carried, state), (ys, packed) = scan(body, start, (xs, index), length)
     else:
-        held = Held(start[1], pace.stores) if pace.held else None
+        held = Held(start[1], pace, collector.packing.rows) if pace.held else None
 
         def chunk(size: int, carry: Any, inputs: Any) -> Any:
             if held is None:

@@ -7,6 +7,7 @@ one device. At the boundary they gain or lose leading axes of size 1, which are 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -46,19 +47,45 @@ def _on_mesh(use: Use, eqn: Any) -> Use:
 
 
 def run(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> list[Array]:
-    params, axes = eqn.params, manual_axes(eqn)
+    params = eqn.params
     jaxpr = params["jaxpr"]
     numbers = collector.stores_in(jaxpr, folds=True)
     collector.settle(frame, numbers)
-    around = tuple(zip(axes, mesh_sizes(eqn), strict=True))
     structure: list[Any] = []
 
-    def body(state: Any, context: Context, args: list[Array]) -> Any:
-        local = jax.tree.map(lambda s: s.reshape(s.shape[len(axes) :]), state)
-        inner = Frame(dataclasses.replace(context, state=local))
+    def body(inner: Frame, args: list[Array]) -> Any:
         outs = collector.body(jaxpr, args, inner)
         arrays, tree = jax.tree.flatten(inner.rows.stack().flat())
         structure[:] = [tree]
+        return outs, arrays
+
+    specs = list(params["in_specs"]), list(params["out_specs"])
+    outs, arrays = on_each_device(collector, frame, eqn, numbers, body, invals, *specs)
+    frame.rows.extend(_records_first(structure[0].unflatten(arrays), len(manual_axes(eqn))))
+    return outs
+
+
+def on_each_device(
+    collector: Collector,
+    frame: Frame,
+    eqn: Any,
+    numbers: frozenset[int],
+    body: Callable[[Frame, list[Array]], tuple[list[Array], list[Array]]],
+    args: Sequence[Array] = (),
+    in_specs: Sequence[Any] = (),
+    out_specs: Sequence[Any] = (),
+) -> tuple[list[Array], list[Array]]:
+    """Run ``body`` on the devices of a shard_map, with these stores.
+
+    Args:
+      body: takes the frame of one device, and returns the results and what gets the mesh axes in front.
+    """
+    params, axes = eqn.params, manual_axes(eqn)
+
+    def on_one(state: Any, context: Context, args: list[Array]) -> Any:
+        local = jax.tree.map(lambda s: s.reshape(s.shape[len(axes) :]), state)
+        inner = Frame(dataclasses.replace(context, state=local))
+        outs, arrays = body(inner, args)
 
         def lead(array: Array) -> Array:
             array = array.reshape((1,) * len(axes) + array.shape)
@@ -68,24 +95,23 @@ def run(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) -> li
 
     over_mesh = PartitionSpec(*axes)
     mapped = jax.shard_map(
-        body,
+        on_one,
         mesh=params["mesh"],
-        in_specs=(over_mesh, PartitionSpec(), list(params["in_specs"])),
-        out_specs=(list(params["out_specs"]), over_mesh, over_mesh),
+        in_specs=(over_mesh, PartitionSpec(), list(in_specs)),
+        out_specs=(list(out_specs), over_mesh, over_mesh),
         axis_names=set(axes),
         check_vma=params["check_vma"],
     )
     here = frame.context(
         frozenset(),
         alive=jnp.asarray(frame.alive),
-        mesh=frame.mesh + around,
+        mesh=frame.mesh + tuple(zip(axes, mesh_sizes(eqn), strict=True)),
         devices=params["mesh"] if isinstance(params["mesh"], Mesh) else frame.devices,
-        certain=_certain_keys(collector.survey(jaxpr).usages, frame.certain),
+        certain=_certain_keys(collector.survey(params["jaxpr"]).usages, frame.certain),
     )
-    outs, state, arrays = mapped(frame.context(numbers).state, here, list(invals))
+    outs, state, arrays = mapped(frame.context(numbers).state, here, list(args))
     frame.state.update(state)
-    frame.rows.extend(_records_first(structure[0].unflatten(arrays), len(axes)))
-    return outs
+    return outs, arrays
 
 
 def _certain_keys(usages: Usages, around: frozenset[str] | None) -> frozenset[str]:
