@@ -353,6 +353,35 @@ def test_records_of_a_chunk_and_those_around_the_loop_are_in_program_order(order
     assert [float(logs["z"]) for logs in received if "z" in logs] == [0, 4, 8]
 
 
+def _step(carry, x):
+    lox.log({"x": x})
+    return carry + x, None
+
+
+SHARED_BODIES = {
+    "an empty loop": lambda xs: jax.lax.scan(_step, jax.lax.scan(_step, 0.0, xs[:0])[0], xs)[0],
+    "a short loop": lambda xs: jax.lax.scan(_step, jax.lax.scan(_step, 0.0, xs[:3])[0], xs)[0],
+    "in another loop": lambda xs: jax.lax.scan(
+        lambda carry, x: jax.lax.scan(_step, carry, x[None]), jax.lax.scan(_step, 0.0, xs)[0], 10 * xs
+    )[0],
+    "in two loops": lambda xs: [
+        jax.lax.scan(lambda carry, x: jax.lax.scan(_step, carry, jnp.stack([x, -x])), 0.0, xs[:n])[0] for n in (2, 3)
+    ],
+}
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(
+    "options", [{"interval": 2}, {"interval": 4}, {"batch": 2}, {"batch": 3, "interval": 2}], ids=str
+)
+@pytest.mark.parametrize("fun", SHARED_BODIES.values(), ids=SHARED_BODIES)
+def test_loops_of_one_function_are_cut_each_by_its_own_length(fun, options):
+    """JAX shares their body."""
+    rows = lox.spool(fun, interval=options.get("interval"))(LONG)[1]["x"]
+    received = tapped(fun, LONG, **options)[1]
+    assert np.concatenate([np.atleast_1d(logs["x"]) for logs in received]).tolist() == rows.tolist()
+
+
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_key_of_two_loops_is_in_program_order_in_both():
     def f(xs):

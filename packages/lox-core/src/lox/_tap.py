@@ -24,7 +24,7 @@ from lox._interpret.plan import check_positive, plan_key
 from lox._interpret.rules.shard_map import on_each_device
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Survey, Usages, Use
-from lox._jax import compat, sharding
+from lox._jax import sharding
 from lox._logdict import logdict
 from lox._marks.mark import Mark, Record
 from lox._storage.packing import packing_for
@@ -162,7 +162,7 @@ class Tapper(Collector):
         self.numbered = self.chained and not uses[0].mesh and not sharding.manual_axes_here()
 
     def _keep_until_later(self, traced: program.Traced, usages: Usages) -> None:
-        """Sets the stores, and how scans are taken that know when to send, by the id of their body."""
+        """Sets the stores, and how scans are taken that know when to send, by the id of their equation."""
         options, size = self.options, (self.options.batch or 1) * (self.options.interval or 1)
         most = self.packing.batches if options.batch else self.packing.intervals
         loops = steady_loops(self.survey, traced.jaxpr, size, most, held=not options.batch) if most else {}
@@ -172,7 +172,7 @@ class Tapper(Collector):
         for label, store in _stores(self.survey, usages, options, self.counters, self.packing.host).items():
             if all(key in kept for key in label[0].keys):
                 self.stores[label] = (len(set(self.counters.values())) + len(self.stores), store)
-        self.paces = {body: self._pace(loop, size) for body, loop in loops.items()}
+        self.paces = {eqn: self._pace(loop, size) for eqn, loop in loops.items()}
 
     def _pace(self, loop: Steady, size: int) -> Pace:
         held = not self.options.batch
@@ -280,8 +280,8 @@ class Tapper(Collector):
             decided.append((tuple(together), due if where is None else due & where))
         return decided
 
-    def pace(self, body: Any) -> Pace | None:
-        return self.paces.get(id(compat.open_jaxpr(body)[0]))
+    def pace(self, eqn: Any) -> Pace | None:
+        return self.paces.get(id(eqn))
 
     def after_chunk(self, frame: Frame, pace: Pace, iterations: int) -> None:
         for call in pace.calls:

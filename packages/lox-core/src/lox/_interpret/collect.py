@@ -146,8 +146,8 @@ class Collector:
         """
         return frozenset()
 
-    def pace(self, body: Any) -> Pace | None:
-        """In which chunks the scan with this body is taken; None: as a whole."""
+    def pace(self, eqn: Any) -> Pace | None:
+        """In which chunks a scan is taken; None: as a whole."""
         return None
 
     def after_chunk(self, frame: Frame, pace: Pace, iterations: int) -> None:

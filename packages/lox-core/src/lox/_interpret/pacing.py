@@ -79,7 +79,8 @@ def can_be_chunked(loop: Scan, results: Sequence[Any], size: int) -> bool:
 
 
 def steady_loops(survey: Survey, jaxpr: Any, size: int, most: int, held: bool) -> dict[int, Steady]:
-    """The scans, by the id of their body, in which the first record of a key is the first of a chunk.
+    """The scans, by the id of their equation, in which the first record of a key is the first of a chunk. JAX shares a body
+    between scans of one function, whatever their lengths.
 
     Args:
       size: so many records of a key belong together.
@@ -95,10 +96,12 @@ class _Search:
         self.survey, self.size, self.most, self.held = survey, size, most, held
         self.whole = survey(jaxpr).usages
         self.found: dict[int, Steady] = {}
+        self.unsteady: set[int] = set()  # equations that are not steady in one of the places they are in
         self.odd: set[str] = set()  # keys that are also recorded outside loops of whole chunks
         self.ruled: set[str] = set()  # keys of functions that have rules of their own
         self._find_odd(jaxpr, frozenset())
         self._visit(jaxpr, frozenset())
+        self.found = {eqn: loop for eqn, loop in self.found.items() if eqn not in self.unsteady}
 
     def _find_odd(self, jaxpr: Any, in_chunks: frozenset[str]) -> None:
         for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
@@ -125,7 +128,9 @@ class _Search:
                 keys = frozenset(key for key in self._one_each(loop) - in_chunks if self._is_aligned(key, length))
                 if keys and (not self.held or len(keys) == len(self.survey(body).usages)):
                     steady = keys
-                    self.found[id(compat.open_jaxpr(body)[0])] = Steady(keys, length, tuple(_marks_in(body)))
+                    self.found[id(eqn)] = Steady(keys, length, tuple(_marks_in(body)))
+            if not steady:
+                self.unsteady.add(id(eqn))
             for inner in compat.all_jaxprs_in_params(eqn.params):
                 self._visit(inner, in_chunks | steady)
 

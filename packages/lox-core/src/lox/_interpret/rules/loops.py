@@ -35,7 +35,7 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
     index = _scanned_index(collector, length)
 
-    pace = None if any(map(sharding.is_split, invals)) else collector.pace(jaxpr)
+    pace = None if any(map(sharding.is_split, invals)) else collector.pace(eqn)
     later = frame.later if pace is None else frame.later.union(pace.stores)
 
     def body(carry: Any, inputs: Any, first: Array | None = frame.first) -> Any:
