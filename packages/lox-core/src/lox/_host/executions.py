@@ -60,7 +60,7 @@ class _End(WholeTarget):
         return run
 
 
-begin_p = EffectfulPrimitive("lox_begin")
+begin_p = EffectfulPrimitive("lox_begin_execution")
 
 
 @begin_p.def_impl
@@ -85,7 +85,7 @@ def _begin_lowering(ctx: Any, *, receiver: Any) -> Any:
 
 lowering.define_lowering(begin_p, _begin_lowering)
 
-end_p = EffectfulPrimitive("lox_end")
+end_p = EffectfulPrimitive("lox_end_execution")
 
 
 @end_p.def_impl
