@@ -209,8 +209,8 @@ class Collector:
         keys = self.survey.selected(mark)
         if keys:
             self.record(frame, _within(frame, Record.of(mark, detach(operands) if frame.nested else operands)), keys)
-        if marks_are_wanted():
-            left = mark.keys if self.keep else tuple(key for key in mark.keys if key not in keys)
+        left = mark.keys if self.keep else tuple([key for key in mark.keys if key not in keys])
+        if left and marks_are_wanted():
             bind_record(_within(frame, Record.of(mark, operands)), left)
 
     def body(self, jaxpr: Any, args: Sequence[Array], frame: Frame) -> list[Array]:

@@ -232,7 +232,9 @@ class Survey:
 
     def concerns(self, eqn: Any) -> bool:
         """Whether an equation must be rebuilt."""
-        return eqn.primitive is log_p or hi_primitives.name_of(eqn) in self._also or self.has_marks(eqn)
+        if eqn.primitive is log_p or self.has_marks(eqn):
+            return True
+        return bool(self._also) and hi_primitives.name_of(eqn) in self._also
 
     def is_marked(self, jaxpr: Any) -> bool:
         """Whether it contains any mark, selected or not."""
