@@ -150,6 +150,7 @@ def test_the_command_is_installed_with_the_loggers(wheel_venv):
         assert not command.exists()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("how", EDITABLE)
 def test_editable_and_mixed_installs_give_the_namespace(how, wheels, tmp_path):
     venv = Venv.create(tmp_path / "venv")

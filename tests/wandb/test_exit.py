@@ -52,6 +52,7 @@ def run_script(code, tmp_path):
     )
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_nothing_is_lost(tmp_path, ending):
     done = run_script(SCRIPT + ENDINGS[ending], tmp_path)
