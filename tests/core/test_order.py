@@ -14,7 +14,7 @@ import pytest
 
 import lox
 from lox._host import order
-from lox._host.streams import PerRecord
+from lox._host.targets import PerRecord
 from lox._storage import packing
 from tests.core.checks import assert_close
 from tests.corpus import LANES, PROGRAMS, X

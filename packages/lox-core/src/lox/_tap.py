@@ -16,7 +16,8 @@ from lox._host import executions
 from lox._host.delivery import Receiver
 from lox._host.gather import AsRows, DeviceGather, EachDevice, callers_here
 from lox._host.order import first_token
-from lox._host.streams import BatchStore, Form, Line, PerRecord, RecordStore, Stream, Waiting, send_records
+from lox._host.streams import BatchStore, Line, RecordStore, Stream, Waiting, send_records
+from lox._host.targets import Form, PerRecord
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
 from lox._interpret.pacing import Call, Pace, Steady, steady_loops
