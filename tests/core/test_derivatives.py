@@ -512,10 +512,12 @@ def test_a_policy_is_still_asked_about_all_else_where_there_is_a_mean():
         return jnp.cos(jnp.sin(x))
 
     expected = jax.value_and_grad(f)(1.0)
+    without_lox = set(asked)  # with jax_remat3 JAX decides without it
+    assert getattr(jax.config, "jax_remat3", False) or {"sin", "cos"} <= without_lox
     asked.clear()
     (y, logs), derivative = jax.value_and_grad(lox.spool(f, reduce="mean"), has_aux=True)(1.0)
     assert_close((y, derivative, logs["x"]), (*expected, jnp.float32(1.0)))
-    assert {"sin", "cos"} <= asked
+    assert without_lox <= asked
 
 
 def test_a_checkpoint_may_keep_some_arguments_apart():
