@@ -309,6 +309,8 @@ def plan_key(key: str, usage: Usage, default: Reduction | None) -> KeyPlan:
 def _refuse_unreduced(key: str, use: Use) -> None:
     """Raises an error for a value that is a sum over devices that is not added up yet. It cannot be stored, packed or sent, and
     adding it up makes devices communicate, which the user has to decide."""
+    if not any(map(sharding.unreduced_axes, use.operands)):
+        return
     axes = frozenset[str]().union(*map(sharding.unreduced_axes, Record.of(use.mark, use.operands).leaves[key]))
     if axes:
         raise ConflictError(

@@ -22,6 +22,7 @@ import jax
 from lox._errors import LogTypeError
 from lox._interpret.arguments import Result, Signature, Watch, on_device, take_self
 from lox._interpret.eager import EagerProgram, dispatcher
+from lox._interpret.room import with_room
 from lox._jax import backports, compat, jitted
 from lox._marks.mark import marking
 from lox._types import Array
@@ -264,7 +265,12 @@ class Transformation:
         with Signature(args, kwargs) as signature:
             types = signature.key()
             key = (self._label, without_options, tuple(map(compat.type_key, operands)), types)
-            return self._finish(*lookup(self._known, key, make)(operands, signature))
+
+            def run() -> tuple[Any, Any]:
+                return lookup(self._known, key, make)(operands, signature)
+
+            # Outside traces, a program is made once, and calls of it have to be fast.
+            return self._finish(*(with_room(run) if compat.tracing_now() else run()))
 
 
 def _named_after(fun: Callable[..., Any], made: Any, known: OrderedDict[Any, Any]) -> Callable[..., Any]:
