@@ -48,6 +48,16 @@ def kernels(program: Program) -> int:
     return max(sum(bool(KERNEL.search(line)) for line in body) for body in program.loop_bodies())
 
 
+def kernels_of_a_step(program: Program) -> int:
+    """The same for loops that hold no other loop: not what is started between chunks of iterations."""
+    steps = [body for body in program.loop_bodies() if not any(" while(" in line for line in body)]
+    return max(sum(bool(KERNEL.search(line)) for line in body) for body in steps)
+
+
+def conditions_in_loops(program: Program) -> int:
+    return sum(" conditional(" in line for body in program.loop_bodies() for line in body)
+
+
 def host_calls(program: Program) -> list[int]:
     """For each call of the host, how many operands it sends."""
     found = re.findall(r" custom-call\(([^)]*)\), custom_call_target=\"xla_ffi_python_gpu_callback\"", program.text)

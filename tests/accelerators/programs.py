@@ -331,15 +331,14 @@ def shard_mapped(devices: Any, log: bool) -> Callable[..., Any]:
         return x, (x.sum()[None], x.max()[None])
 
     def f(x: Array, weights: Array) -> Any:
-        on_each = jax.shard_map(step, mesh=mesh, in_specs=(split, whole), out_specs=(split, None if log else split))
-        return jax.lax.scan(lambda x, _: on_each(x, weights), x, None, length=STEPS)
+        mapped = jax.shard_map(step, mesh=mesh, in_specs=(split, whole), out_specs=(split, None if log else split))
+        return jax.lax.scan(lambda x, _: mapped(x, weights), x, None, length=STEPS)
 
     return f
 
 
 def looped_on_each(devices: Any) -> Callable[..., Any]:
     """The same with the scan on each device."""
-    mesh, split, whole = Mesh(np.array(devices[:4]), ("d",)), PartitionSpec("d"), PartitionSpec()
 
     def loop(x: Array, weights: Array) -> Array:
         def step(x: Array, _: Any) -> Any:
@@ -349,7 +348,13 @@ def looped_on_each(devices: Any) -> Callable[..., Any]:
 
         return jax.lax.scan(step, x, None, length=STEPS)[0]
 
-    return jax.shard_map(loop, mesh=mesh, in_specs=(split, whole), out_specs=split)
+    return on_each(devices, loop)
+
+
+def on_each(devices: Any, fun: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a vector and weights, on each of four devices."""
+    mesh, split, whole = Mesh(np.array(devices[:4]), ("d",)), PartitionSpec("d"), PartitionSpec()
+    return jax.shard_map(fun, mesh=mesh, in_specs=(split, whole), out_specs=split)
 
 
 SHARD_MAPPED = (np.zeros(256, np.float32), np.zeros((64, 64), np.float32))
@@ -373,6 +378,7 @@ TAPPED = {
     "8 marks": Tapped(marked_apart(scalars(8)), MATVEC),
     "matmul of 512 x 512": Tapped(marked(scalars(8)), MATMUL),
     "64 lanes": Tapped(in_lanes(marked(scalars(8))), LANES),
+    "before, in and after a loop": Tapped(marked_around(scalars(8)), MATVEC, 3),
     "transformer step": Tapped(training_step(True, False), TRAINING, 2),
     "transformer step, remat": Tapped(training_step(True, True), TRAINING, 2),
 }
@@ -413,6 +419,12 @@ def branching(x: Array, weights: Array) -> Array:
     return jax.lax.while_loop(lambda x: x.sum() < 1.0, body, x)
 
 
+# Programs of several places. Each is tapped where it is, and `wrap` puts it into lanes or onto devices.
+SEVERAL_PLACES: dict[str, Any] = {
+    "lanes that branch": (in_lanes, branching, LANES, 2),
+    "lanes around a loop": (in_lanes, marked_around(scalars(8)), LANES, 3),
+}
+
 UNTOUCHED = {
     "branches": (branching, MATVEC),
     "scan": (marked(scalars(8)), MATVEC),
@@ -420,4 +432,52 @@ UNTOUCHED = {
     "lanes": (in_lanes(marked(scalars(8))), LANES),
     "transformer": (training_step(True, False), TRAINING),
     "transformer, remat": (training_step(True, True), TRAINING),
+}
+
+
+# --- loops that cannot know beforehand which records are due, or when a batch is full ----------------------------------
+
+
+def _sometimes(x: Array) -> None:
+    lox.log({"sum": x.sum()}, where=x[0] > 0)
+
+
+def _twice(x: Array) -> None:
+    lox.log({"x": x.sum()})
+    lox.log({"x": x.max()})
+    _sometimes(x)
+
+
+def _in_a_loop(length: int) -> Callable[[Array], None]:
+    def run(x: Array) -> None:
+        lox.log({"x": x.sum()})
+        jax.lax.map(lambda i: lox.log({"inner": x[i]}, step=i), jnp.arange(length))
+
+    return run
+
+
+def _scan_of(log: Callable[[Array], None]) -> Callable[..., Any]:
+    def f(x: Array, weights: Array) -> Array:
+        def body(x: Array, _: Any) -> Any:
+            x = matvec(x, weights)
+            log(x)
+            return x, None
+
+        return jax.lax.scan(body, x, None, length=STEPS)[0]
+
+    return f
+
+
+def _logged_before(x: Array, weights: Array) -> Array:
+    x = matvec(x, weights)
+    _sometimes(x)
+    return _scan_of(_sometimes)(x, weights)
+
+
+UNSTEADY = {
+    "where": _scan_of(_sometimes),
+    "twice": _scan_of(_twice),
+    "a short loop in a loop": _scan_of(_in_a_loop(7)),
+    "a long loop in a loop": _scan_of(_in_a_loop(1000)),
+    "logged before": _logged_before,
 }

@@ -36,8 +36,8 @@ def test_records_that_all_have_room_take_no_memory_but_their_own(name):
 
 
 def transfers(places):
-    """One place sends, and waits for nothing. With several, the program asks for its number once, and says when it ends."""
-    return {"send": 1} if places == 1 else {"send": places + 2, "recv": 1}
+    """Each place sends. If there are several, the program also says when it begins and ends. Nothing is received."""
+    return {"send": 1 if places == 1 else places + 2}
 
 
 @pytest.mark.parametrize("name", programs.TAPPED)
@@ -62,11 +62,11 @@ def test_no_loop_waits_for_the_host(remat):
     assert not any(" recv(" in line for line in in_loops)
 
 
-def test_a_tap_of_a_data_parallel_step_tells_the_other_devices_only_the_number_of_the_execution():
+def test_a_tap_of_a_data_parallel_step_has_no_collective_for_it():
     fun, options = programs.training_step(True, False), {"number": 4, "specs": [PartitionSpec(), PartitionSpec("d")]}
     spooled = TPU.compile(lox.spool(fun), *programs.TRAINING, **options)
     tapped = TPU.compile(lox.tap(fun, lambda logs: None), *programs.TRAINING, **options)
-    assert tapped.transfers == {**transfers(2), "all-reduce": spooled.transfers["all-reduce"] + 1}
+    assert tapped.transfers == {**transfers(2), "all-reduce": spooled.transfers["all-reduce"]}
 
 
 @pytest.mark.parametrize("options", [{"interval": 10}, {"interval": 3}], ids=str)
@@ -79,6 +79,32 @@ def test_a_scan_of_a_shard_map_is_one_send_of_each_device():
     tapped = lox.tap(programs.shard_mapped(TPU.devices(), log=True), lambda logs: None)
     specs = [PartitionSpec("d"), PartitionSpec()]
     assert TPU.compile(tapped, *programs.SHARD_MAPPED, number=4, specs=specs).transfers == {"send": 1}
+
+
+def test_a_logger_that_taps_a_scan_of_a_shard_map_is_one_send_of_each_device():
+    fun, specs = programs.shard_mapped(TPU.devices(), log=True), [PartitionSpec(), PartitionSpec("d"), PartitionSpec()]
+    with lox.loggers.create("memory") as logger:
+        args = logger.init(jax.random.key(0)), *programs.SHARD_MAPPED
+        assert TPU.compile(programs.tapped_by(logger, fun), *args, number=4, specs=specs).transfers == {"send": 1}
+
+
+@pytest.mark.parametrize("name", programs.SEVERAL_PLACES)
+def test_lanes_with_several_places_wait_for_nothing(name):
+    wrap, fun, args, places = programs.SEVERAL_PLACES[name]
+    assert TPU.compile(wrap(lox.tap(fun, lambda logs: None)), *args).transfers == transfers(places)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_several_places_on_each_device_of_a_shard_map_wait_for_nothing(outside):
+    fun, tap = programs.marked_around(scalars(8)), lambda f: lox.tap(f, lambda logs: None)
+    mapped = tap(programs.on_each(TPU.devices(), fun)) if outside else programs.on_each(TPU.devices(), tap(fun))
+    specs = [PartitionSpec("d"), PartitionSpec()]
+    assert TPU.compile(mapped, *programs.SHARD_MAPPED, number=4, specs=specs).transfers == transfers(3)
+
+
+def test_buffers_are_sent_in_the_loop_and_at_the_end():
+    tapped = lox.tap(marked(scalars(8)), lambda logs: None, batch=128)
+    assert TPU.compile(tapped, *MATVEC).transfers == transfers(2)
 
 
 @pytest.mark.parametrize("lanes", [0, 64])

@@ -1,5 +1,6 @@
 """Program order where calls are numbered instead of waiting for each other: programs built as for a TPU."""
 
+import collections
 import contextlib
 import gc
 import os
@@ -11,10 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import lox
 from lox._host import order
+from lox._host.delivery import Receiver
+from lox._host.order import Event, Kind
 from lox._host.targets import PerRecord
+from lox._host.tokens import Token
 from lox._storage import packing
 from tests.core.checks import assert_close
 from tests.corpus import LANES, PROGRAMS, X
@@ -33,40 +38,61 @@ def built_for(platform):
 def host_calls(fun, *args):
     """What the host calls of a lowered program return."""
     text = jax.jit(fun).lower(*args).as_text()
-    return re.findall(r"custom_call @xla_ffi_python_cpu_callback\([^)]*\).*-> (.*)", text)
+    return re.findall(r"custom_call @xla_ffi_\w*python_cpu_callback\([^)]*\).*-> (.*)", text)
 
 
 class Shuffled(order.Sequence):
-    """A host on which calls overtake each other, as threads do. The program waits for those with lanes."""
+    """A host on which what a program says overtakes what it said before, as threads do. Only beginnings stay in order: they
+    come from one place."""
 
     def __init__(self):
         super().__init__(patience=600)
         self._late, self._rng = [], random.Random(0)
 
-    def arrive(self, token, hand_on):
-        if getattr(hand_on, "args", None) and hand_on.args[0].ndim:  # which lanes are alive
-            super().arrive(token, hand_on)
-            return
-        self._late.append((token, hand_on))
-        if self._rng.random() < 0.5:
-            self.catch_up(self._rng.randint(0, 3))
+    def receive(self, event):
+        with self._lock:
+            self._late.append(event)
+            if self._rng.random() < 0.5:
+                self.catch_up(self._rng.randint(0, 3))
 
     def catch_up(self, number=None):
         while self._late and number != 0:
-            super().arrive(*self._late.pop(self._rng.randrange(len(self._late))))
+            event = self._rng.choice(self._late)
+            if event.kind is Kind.BEGIN:
+                event = next(each for each in self._late if each.kind is Kind.BEGIN)
+            self._late.remove(event)
+            super().receive(event)
             number = None if number is None else number - 1
 
 
-def received_by(platform, transform, fun, *args):
-    """The result of a tapped program, and its records in the order in which the callback gets them."""
-    records, host = [], Shuffled()
-    with built_for(platform), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order, "sequence_for", lambda receiver: host)
-        out = jax.jit(transform(lox.tap(lambda x: fun(x), records.append)))(*args)
+@contextlib.contextmanager
+def shuffling_host():
+    hosts = collections.defaultdict(Shuffled)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order, "sequence_for", lambda receiver: hosts[receiver])
+        yield
         jax.effects_barrier()
-        host.catch_up()
-    assert host.is_idle  # each execution that began has ended
-    return out, [(dict(logs), logs.steps) for logs in records]
+        for host in hosts.values():
+            host.catch_up()
+            assert host.is_idle  # each execution that began has ended
+
+
+def received_by(platform, transform, fun, *args, **options):
+    """The result of a tapped program, and the records of each lane in the order in which they are handed on."""
+    records = collections.defaultdict(list)
+
+    def receive(delivery):
+        for lane, (_, logs) in zip(np.argwhere(delivery.alive).tolist(), delivery.split(), strict=True):
+            records[tuple(lane)].append((dict(logs.trim()), logs.trim().steps))
+
+    with built_for(platform), shuffling_host():
+        out = jax.jit(transform(lox.tap(lambda x: fun(x), Receiver(receive), **options)))(*args)
+        jax.block_until_ready(out)
+    return out, dict(records)
+
+
+def numbers_of(records):
+    return [(name, float(value)) for values, _ in records[()] for name, value in values.items()]
 
 
 # --- programs ----------------------------------------------------------------------------------------------------------
@@ -78,18 +104,71 @@ def places(xs):
 
     def body(carry, x):
         lox.log({"outer": x}, step=x)
-        jax.lax.fori_loop(0, 2, lambda i, _: (lox.log({"inner": x, "i": i}), 0)[1], 0)
+        jax.lax.fori_loop(0, 2, lambda i, _: (lox.log({"inner": x}, i=i), 0)[1], 0)
         return carry + x, None
 
     return jax.lax.scan(body, 0.0, xs)[0]
 
 
-def test_only_the_first_call_of_an_execution_waits_for_the_host():
+def uneven_branches(x):
+    """The branches call a different number of times, and a call follows them."""
+
+    def often(x):
+        for i in range(3):
+            lox.log({"often": x + i})
+            x = jax.lax.fori_loop(0, 1, lambda _, x: x + 0, x)
+        return x
+
+    def seldom(x):
+        lox.log({"seldom": x})
+        return jax.lax.cond(x > 3, lambda x: (lox.log({"deep": x}), x)[1], lambda x: x, x)
+
+    def body(x, _):
+        x = jax.lax.cond(x % 2 < 1, often, seldom, x)
+        lox.log({"after": x})
+        return x + 1, None
+
+    return jax.lax.scan(body, x, None, length=4)[0]
+
+
+def on_mesh(body, devices=4):
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("d",))
+    return jax.shard_map(body, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))
+
+
+def on_each_device(x):
+    """A loop of two places in a shard_map."""
+
+    def body(x, i):
+        lox.log({"before": x[0]}, i=i)
+        x = jax.lax.fori_loop(0, 2, lambda _, x: x + 1, x)
+        lox.log({"after": x[0]}, i=i)
+        return x, None
+
+    return jax.lax.scan(body, x, jnp.arange(3))[0]
+
+
+WAYS = {
+    "places": (lambda f: f, places, {}),
+    "lanes": (jax.vmap, uneven_branches, {}),
+    "interval": (lambda f: f, places, {"interval": 2}),
+    "batch": (lambda f: f, places, {"batch": 4}),
+    "shard_map inside": (lambda f: f, lambda xs: on_mesh(on_each_device)(xs[:4]), {}),
+    "shard_map outside": (lambda f: lambda xs: on_mesh(f)(xs[:4]), on_each_device, {}),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_waits_for_the_host(way):
+    transform, fun, options = WAYS[way]
     with built_for("tpu"):
-        assert sorted(host_calls(lox.tap(places, print), XS)) == ["()"] * 4 + [
-            "tensor<2xui32>"
-        ]  # one says that it ends
-        inside = lambda xs: jax.lax.map(lambda x: lox.log({"x": x}), xs)  # noqa: E731
+        tapped = lambda xs: transform(lox.tap(fun, print, **options))(xs)  # noqa: E731
+        assert set(host_calls(tapped, XS)) == {"()"}
+
+
+def test_a_single_place_is_a_single_call():
+    inside = lambda xs: jax.lax.map(lambda x: lox.log({"x": x}), xs)  # noqa: E731
+    with built_for("tpu"):
         assert host_calls(lox.tap(inside, print), XS) == ["()"]
 
 
@@ -97,10 +176,87 @@ def test_records_of_several_places_arrive_in_program_order():
     out, records = received_by("tpu", lambda f: f, places, XS)
     assert float(out) == 15.0
     in_order = [("outer", x) if i < 0 else ("inner", x) for x in range(6) for i in (-1, 0, 1)]
-    assert [(next(iter(values)), float(next(iter(values.values())))) for values, _ in records] == [
-        ("start", 0),
-        *in_order,
+    assert numbers_of(records) == [("start", 0), *in_order]
+
+
+def test_the_calls_of_a_lane_stay_in_order_when_lanes_take_different_branches():
+    (out, expected), (same, found) = (received_by(p, jax.vmap, uneven_branches, XS) for p in ("cpu", "tpu"))
+    assert len(expected) == len(XS)
+    assert {lane: [list(values) for values, _ in rows] for lane, rows in found.items()} == {
+        lane: [list(values) for values, _ in rows] for lane, rows in expected.items()
+    }
+    assert_close((same, found), (out, expected))
+
+
+def test_the_last_rows_of_a_buffer_arrive_last():
+    def f(xs):
+        return jax.lax.scan(lambda c, x: (c + x, lox.log({"x": x}) and None), 0.0, xs)[0]
+
+    _, records = received_by("tpu", lambda f: f, f, jnp.arange(11.0), batch=4)
+    assert [values["x"].tolist() for values, _ in records[()]] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
+
+
+@pytest.mark.parametrize("way", ["shard_map inside", "shard_map outside"])
+def test_each_device_of_a_shard_map_counts_its_own_calls(way):
+    transform, fun, _ = WAYS[way]
+    found = collections.defaultdict(list)
+
+    def keep(logs):
+        ((name, value),) = logs.items()
+        for place, each in enumerate(np.ravel(value)):
+            device = place if way == "shard_map inside" else int(each) // 10
+            found[device].append((int(np.ravel(logs.i[name])[0]), name, float(each)))
+
+    with built_for("tpu"), shuffling_host():
+        jax.block_until_ready(jax.jit(lambda x: transform(lox.tap(fun, keep))(x))(10.0 * jnp.arange(4.0)))
+    assert {device: [record[:2] for record in records] for device, records in found.items()} == {
+        device: [(i, name) for i in range(3) for name in ("before", "after")] for device in range(4)
+    }
+
+
+def test_the_executions_of_a_program_on_several_devices_stay_apart():
+    """Its devices do not agree on a number, so calls of one place are taken in the order in which they arrive."""
+    mesh = Mesh(np.array(jax.devices()[:4]), ("d",))
+    xs = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("d")))
+    records = []
+
+    def f(xs, run):
+        lox.log({"start": run})
+        for _ in range(2):
+            xs = jax.lax.fori_loop(0, 3, lambda i, x: (lox.log({"in loop": run + i}), x + 1)[1], xs)
+        lox.log({"sum": run + 10})
+        return xs.sum()
+
+    with built_for("tpu"):
+        tapped = jax.jit(lox.tap(f, lambda logs: records.append((next(iter(logs)), int(*logs.values())))))
+        assert set(host_calls(lox.tap(f, print), xs, 0)) == {"()"}
+        for run in range(0, 500, 100):
+            tapped(xs, run)
+        jax.effects_barrier()
+    assert records == [
+        (name, run + n)
+        for run in range(0, 500, 100)
+        for name, n in [("start", 0), *[("in loop", i) for _ in range(2) for i in range(3)], ("sum", 10)]
     ]
+
+
+def test_outside_jit_loops_are_compiled_and_calls_around_them_are_not():
+    records = {"cpu": [], "tpu": []}
+    for platform, found in records.items():
+        tapped = lox.tap(lambda xs: places(xs), lambda logs, found=found: found.append(str(logs)))
+        with built_for(platform), shuffling_host():
+            for _ in range(2):
+                jax.block_until_ready(tapped(XS))
+    assert records["cpu"] == records["tpu"]
+    assert len(records["tpu"]) == 2 * 19
+
+
+def test_outside_jit_the_rows_of_a_mark_stay_in_order():
+    found = collections.defaultdict(list)
+    tapped = lox.tap(places, lambda logs: [found[name].extend(rows.tolist()) for name, rows in logs.items()], batch=4)
+    with built_for("tpu"), shuffling_host():
+        jax.block_until_ready(tapped(XS))
+    assert found == {"start": [0], "outer": [*range(6)], "inner": [x for x in range(6) for _ in range(2)]}
 
 
 def test_executions_at_the_same_time_keep_their_own_order():
@@ -163,9 +319,9 @@ def test_numbered_calls_bring_what_waiting_calls_bring_in_the_same_order(program
     (out, expected), (same, found) = (
         received_by(platform, transform, program.fun, jnp.asarray(args)) for platform in ("cpu", "tpu")
     )
-    if args is LANES and "scan" not in name:  # lanes in the two branches of a conditional come in any order
-        expected, found = sorted(expected, key=repr), sorted(found, key=repr)
-    assert [list(values) for values, _ in found] == [list(values) for values, _ in expected]
+    assert {lane: [list(values) for values, _ in rows] for lane, rows in found.items()} == {
+        lane: [list(values) for values, _ in rows] for lane, rows in expected.items()
+    }
     assert_close((same, found), (out, expected))
 
 
@@ -188,100 +344,182 @@ def test_a_callback_that_raises_is_heard_and_the_others_are_called():
 # --- the host's side -------------------------------------------------------------------------------------------------
 
 
-def arrive(sequence, token, number, into):
-    sequence.arrive((int(token[0]), number), lambda: into.append((int(token[0]), number)))
+class Program:
+    """Says what an execution of a program says. ``end`` is how many calls it makes on each track."""
 
+    def __init__(self, sequence, number, into, end=(0,), device=0):
+        self.sequence, self.number, self.into, self.end, self.device = sequence, number, into, end, device
 
-def finish(sequence, token, number):
-    sequence.end((int(token[0]), number))
+    def _say(self, kind, track, counts, hand_on=lambda: None):
+        self.sequence.receive(Event(kind, Token(self.number, self.device, track, tuple(counts)), hand_on))
+
+    def begins(self):
+        self._say(Kind.BEGIN, 0, [0] * len(self.end))
+        return self
+
+    def calls(self, *counts, track=0, name=None):
+        name = (self.number, counts[track]) if name is None else name
+        self._say(Kind.CALL, track, counts, lambda: self.into.append(name))
+
+    def ends(self):
+        self._say(Kind.END, 0, self.end)
 
 
 def test_calls_are_handed_on_by_number_whatever_the_order_they_arrive_in():
     sequence, rng = order.Sequence(), np.random.default_rng(0)
-    for _ in range(20):
-        token, found = sequence.begin(), []
-        for number in rng.permutation(50).tolist():
-            if number < 49:
-                arrive(sequence, token, number, found)
+    for number in range(20):
+        found = []
+        program = Program(sequence, number, found, end=(49,)).begins()
+        for call in rng.permutation(50).tolist():
+            if call < 49:
+                program.calls(call)
             else:
-                finish(sequence, token, number)
-        assert [number for _, number in found] == list(range(49))
+                program.ends()
+        assert [call for _, call in found] == list(range(49))
         assert sequence.is_idle
+
+
+def test_a_call_waits_for_all_that_its_token_counts_on_any_track():
+    sequence, found = order.Sequence(patience=600), []
+    program = Program(sequence, 7, found, end=(3, 1)).begins()
+    program.calls(2, 1, name="after both")
+    program.ends()
+    program.calls(1, 0, name="second of one branch")
+    program.calls(0, 0, name="first of one branch")
+    assert found == ["first of one branch", "second of one branch"]
+    program.calls(0, 0, track=1, name="of the other")
+    assert found == ["first of one branch", "second of one branch", "of the other", "after both"]
+    assert sequence.is_idle
 
 
 def test_an_execution_waits_for_the_calls_of_the_one_before():
     sequence, found = order.Sequence(patience=600), []
-    first, second = sequence.begin(), sequence.begin()
-    arrive(sequence, second, 0, found)
-    finish(sequence, second, 1)
-    finish(sequence, first, 2)
-    arrive(sequence, first, 1, found)
+    first, second = (Program(sequence, n, found, end=(2,)).begins() for n in (5, 3))
+    second.calls(1)
+    second.calls(0)
+    second.ends()
+    first.ends()
+    first.calls(1)
     assert found == []
-    arrive(sequence, first, 0, found)
-    assert found == [(int(first[0]), 0), (int(first[0]), 1), (int(second[0]), 0)]
+    first.calls(0)
+    assert found == [(5, 0), (5, 1), (3, 0), (3, 1)]
+    assert sequence.is_idle
+
+
+def test_devices_do_not_wait_for_each_other():
+    sequence, found = order.Sequence(patience=600), []
+    first, second = (Program(sequence, 1, found, end=(2,), device=device).begins() for device in (0, 1))
+    first.calls(1, name="early")
+    second.calls(0, name="of another device")
+    assert found == ["of another device"]
+
+
+def test_a_call_may_arrive_before_the_beginning():
+    sequence, found = order.Sequence(patience=600), []
+    program = Program(sequence, 1, found, end=(2,))
+    program.calls(1)
+    program.ends()
+    program.begins()
+    assert found == []
+    program.calls(0)
+    assert found == [(1, 0), (1, 1)]
     assert sequence.is_idle
 
 
 def test_nobody_waits_for_long_for_an_execution_on_another_device():
     sequence, found = order.Sequence(patience=0.01), []
-    first, second = sequence.begin(), sequence.begin()
-    arrive(sequence, first, 0, found)
-    arrive(sequence, second, 0, found)
+    first, second = (Program(sequence, n, found, end=(2,)).begins() for n in (1, 2))
+    first.calls(0)
+    second.calls(0)
     wait_until(lambda: len(found) == 2)
-    arrive(sequence, second, 1, found)  # now it is known
-    arrive(sequence, first, 1, found)
+    second.calls(1)  # now it is known
+    first.calls(1)
     assert [number for _, number in found] == [0, 0, 1, 1]
-    finish(sequence, first, 2)
-    finish(sequence, second, 2)
+    first.ends()
+    second.ends()
     assert sequence.is_idle
 
 
-def test_calls_with_the_same_number_are_both_handed_on():
-    sequence, found = order.Sequence(), []
-    token = sequence.begin()
-    for number in (2, 0, 0, 1, 1):
-        arrive(sequence, token, number, found)
-    numbers = [number for _, number in found]
-    assert sorted(numbers) == [0, 0, 1, 1, 2]
-    assert numbers.index(2) > numbers.index(1) > numbers.index(0)
+def test_nobody_waits_for_long_for_calls_of_an_execution_that_has_ended():
+    sequence, found = order.Sequence(patience=0.01), []
+    program = Program(sequence, 1, found, end=(3,)).begins()
+    program.calls(2)
+    program.calls(1)
+    program.ends()
+    wait_until(lambda: len(found) == 2)
+    assert found == [(1, 1), (1, 2)]
+    wait_until(lambda: sequence.is_idle)
 
 
-def test_an_execution_without_a_number_is_not_put_in_order():
-    sequence, found = order.Sequence(), []
-    for number in (3, 1):
-        arrive(sequence, np.zeros(2, np.uint32), number, found)
-    finish(sequence, np.zeros(2, np.uint32), 4)
-    assert [number for _, number in found] == [3, 1]
+def test_a_call_of_an_execution_that_never_began_is_handed_on():
+    sequence, found = order.Sequence(patience=0.01), []
+    Program(sequence, 1, found, end=(3,)).calls(2)
+    wait_until(lambda: found == [(1, 2)])
+    assert sequence.is_idle
+
+
+def test_all_that_is_held_is_handed_on_at_exit():
+    sequence, found = order.Sequence(patience=600), []
+    first, second = (Program(sequence, n, found, end=(3,)).begins() for n in (1, 2))
+    second.calls(2)
+    second.calls(0)
+    first.calls(1)
+    Program(sequence, 3, found, end=(1,)).calls(0)
+    sequence.flush()
+    assert found == [(1, 1), (2, 0), (2, 2), (3, 0)]
+    assert sequence.is_idle
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_executions_with_the_same_number_are_told_apart_by_what_they_lack(seed):
+    """Each place is a queue of its own, and the host looks at them in any order."""
+    rng, sequence, found = random.Random(seed), order.Sequence(patience=600), []
+    queues = collections.defaultdict(list)
+    total = 0
+    for n in range(6):
+        ends = rng.randint(0, 5)
+        program = Program(sequence, 0, found, end=(ends,))
+        queues["begin"].append(program.begins)
+        for call in range(ends):
+            place = rng.choice("ab")
+            queues[place].append(lambda program=program, call=call, n=n: program.calls(call, name=(n, call)))
+        queues["end"].append(program.ends)
+        total += ends
+    while any(queues.values()):
+        rng.choice([queue for queue in queues.values() if queue]).pop(0)()
+    assert sorted(found) == sorted(set(found))
+    assert len(found) == total
+    assert sequence.is_idle
 
 
 def test_numbers_go_on_after_32_bits():
     sequence, found = order.Sequence(), []
-    token = sequence.begin()
-    sequence._executions[int(token[0])]._next = 2**32 - 2
+    program = Program(sequence, 1, found).begins()
+    sequence._devices[0].executions[0]._done = [2**32 - 2]
     for number in (2**32 - 1, 1, 0, 2**32 - 2):
-        arrive(sequence, token, number, found)
+        program.calls(number)
     assert [number for _, number in found] == [2**32 - 2, 2**32 - 1, 0, 1]
 
 
 def test_an_error_does_not_keep_back_the_calls_that_follow():
     sequence, found = order.Sequence(), []
-    token = sequence.begin()
+    program = Program(sequence, 1, found).begins()
 
     def fail():
         raise ValueError("refused")
 
-    sequence.arrive((int(token[0]), 1), fail)
-    arrive(sequence, token, 2, found)
+    sequence.receive(Event(Kind.CALL, Token(1, 0, 0, (1,)), fail))
+    program.calls(2)
     with pytest.raises(ValueError, match="refused"):
-        arrive(sequence, token, 0, found)
+        program.calls(0)
     assert [number for _, number in found] == [0, 2]
 
 
 def test_receivers_that_are_equal_have_one_sequence_as_long_as_a_program_needs_it():
-    receiver = PerRecord(print)
-    sequence = order.sequence_for(receiver)
-    assert order.sequence_for(PerRecord(print)) is sequence
-    assert order.sequence_for(PerRecord(repr)) is not sequence
+    callback = [].append
+    sequence = order.sequence_for(PerRecord(callback))
+    assert order.sequence_for(PerRecord(callback)) is sequence
+    assert order.sequence_for(PerRecord([].append)) is not sequence
     before = len(order._sequences)
     del sequence
     gc.collect()

@@ -298,9 +298,8 @@ LOOPS = {
 @pytest.mark.parametrize("options", [{"batch": n} for n in (1, 3, 5, 10, 64)] + [{"batch": 2, "interval": 3}], ids=str)
 @pytest.mark.parametrize("fun", LOOPS.values(), ids=LOOPS)
 def test_a_batch_is_sent_between_chunks_of_the_loop(fun, options):
-    # The condition that is left asks, at the end of the program, whether there is a rest to be sent.
     marks = 2 if fun is LOOPS["two marks"] else 1
-    assert conditions(lox.tap(fun, ignore, **options), LONG) == marks
+    assert conditions(lox.tap(fun, ignore, **options), LONG) == 0
     out, received = tapped(jax.jit(fun), LONG, **options)
     jax.tree.map(np.testing.assert_array_equal, out, jax.jit(fun)(LONG))
     order = LONG[::-1] if fun is reverse_scan else LONG
@@ -468,8 +467,7 @@ NESTED = {
 @pytest.mark.parametrize("name", NESTED)
 def test_a_loop_of_whole_chunks_asks_nothing_wherever_it_is(name, options):
     fun = NESTED[name]
-    left = 1 if name == "in a branch" else 0
-    assert conditions(lox.tap(fun, ignore, **options), LONG) == left + ("batch" in options)
+    assert conditions(lox.tap(fun, ignore, **options), LONG) == (name == "in a branch")
     single = [float(logs["x"]) for logs in tapped(jax.jit(fun), LONG)[1]]
     received = tapped(jax.jit(fun), LONG, **options)[1]
     if "batch" in options:
@@ -509,29 +507,76 @@ def test_records_of_all_types_reach_the_end_of_a_chunk():
             np.testing.assert_array_equal(found[key], wanted[key])
 
 
+def sometimes(x):
+    jax.lax.cond(x % 3 == 0, lambda: (stepping(x), 0)[1], lambda: 0)
+
+
+def in_lanes(xs):
+    def body(c, x):
+        lox.log({"x": jnp.stack([x, -x])})
+        jax.vmap(lambda x: lox.log({"own": x}))(jnp.stack([x, 2 * x]))
+        return c, None
+
+    return jax.lax.scan(body, 0.0, xs)[0]
+
+
+def with_its_own_records(xs):
+    def body(c, x):
+        a(x)
+        in_a_scan(stepping)(xs + x)
+        even(x)
+        return c + x, None
+
+    return jax.lax.scan(body, 0.0, xs)[0]
+
+
+# Loops in which the number of records before an iteration is not known, and some that are in such loops.
 UNSTEADY = {
     "where": in_a_scan(even),
+    "some of two": in_a_scan(a, even),
     "twice": in_a_scan(a, a),
+    "more than n times": in_a_scan(a, a, a, a, a),
+    "in a branch of the body": in_a_scan(a, sometimes),
+    "in lanes": in_lanes,
     "in a loop": lambda xs: jax.lax.map(lambda x: in_a_scan(stepping)(xs + x)[0], xs),
+    "in a short loop": lambda xs: jax.lax.map(lambda x: in_a_scan(stepping)(xs[:3] + x)[0], xs),
+    "with records of its own": with_its_own_records,
+    "recorded before": lambda xs: (stepping(xs[0]), in_a_scan(stepping)(xs), stepping(xs[1])),
     "two lengths": lambda xs: (in_a_scan(stepping)(xs[:8]), in_a_scan(stepping)(xs[:7])),
     "called twice": lambda xs: (in_a_scan(stepping)(xs), in_a_scan(stepping)(xs)),
-    "in a branch": lambda xs: jax.lax.cond(xs[0] < 1, in_a_scan(stepping), lambda xs: (xs[0], xs), xs),
     "unrolled": lambda xs: jax.lax.scan(lambda c, x: (c, stepping(x)), 0.0, xs, unroll=2)[0],
+    "unrolled as a whole": lambda xs: jax.lax.scan(lambda c, x: (c, stepping(x)), 0.0, xs, unroll=10)[0],
 }
 
 
+def conditions_that_are_left(name, n):
+    """With an interval, and with batches."""
+    if name == "in a branch of the body":  # its own, also in the iterations that are left after whole chunks
+        return [1 + (n == 4)] * 2
+    if name == "more than n times" and n < 5:  # a buffer is full more than once in an iteration
+        return [0, 6]
+    # Outside of the loop, records ask whether they are due or fill their buffer, and the program whether there is a rest.
+    return [2, 3] if name == "recorded before" else [0, 0]
+
+
 @pytest.mark.usefixtures("as_on_a_gpu")
-@pytest.mark.parametrize("fun", UNSTEADY.values(), ids=UNSTEADY)
-def test_loops_that_cannot_know_when_a_batch_is_full_ask(fun):
-    assert conditions(lox.tap(fun, ignore, batch=4), LONG) > 1
-    single = tapped(jax.jit(fun), LONG)[1]
-    together = tapped(jax.jit(fun), LONG, batch=4)[1]
-    some = tapped(jax.jit(fun), LONG, interval=4)[1]
+@pytest.mark.parametrize("n", [2, 4, 5, 64])
+@pytest.mark.parametrize("name", UNSTEADY)
+def test_no_loop_asks_whatever_it_records(name, n):
+    fun = UNSTEADY[name]
+    asked = [conditions(lox.tap(fun, ignore, **options), LONG) for options in ({"interval": n}, {"batch": n})]
+    assert asked == conditions_that_are_left(name, n)
+    single, together, some = (
+        tapped(jax.jit(fun), LONG, **options)[1] for options in ({}, {"batch": n}, {"interval": n})
+    )
     for key in {key for logs in single for key in logs}:
-        rows = np.concatenate([logs[key] for logs in together if key in logs])
-        every = [float(logs[key]) for logs in single if key in logs]
-        assert rows.tolist() == every
-        assert [float(logs[key]) for logs in some if key in logs] == every[::4]
+        every = [logs[key].tolist() for logs in single if key in logs]
+        assert np.concatenate([logs[key] for logs in together if key in logs]).tolist() == every
+        assert all(len(logs[key]) <= n for logs in together if key in logs)
+        assert [logs[key].tolist() for logs in some if key in logs] == every[::n]
+    in_order = {key: iter(range(10**6)) for logs in single for key in logs}
+    due = [key for logs in single for key in logs if next(in_order[key]) % n == 0]
+    assert [key for logs in some for key in logs] == due
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")
@@ -551,7 +596,8 @@ def test_on_a_cpu_only_batches_of_small_steps_are_sent_between_chunks():
         for _ in range(100):
             x = jnp.sin(x)
 
-    assert conditions(lox.tap(in_a_scan(stepping), ignore, batch=4), LONG) == 1
+    assert conditions(lox.tap(in_a_scan(stepping), ignore, batch=4), LONG) == 0
+    assert conditions(lox.tap(in_a_scan(even), ignore, batch=4), LONG) == 2
     assert conditions(lox.tap(in_a_scan(large), ignore, batch=4), LONG) == 2
     assert conditions(lox.tap(in_a_scan(stepping), ignore, interval=4), LONG) == 1
 
@@ -561,10 +607,16 @@ def test_a_loop_that_returns_much_is_not_copied_for_the_rest_of_a_batch():
     def f(xs):
         return jax.lax.scan(lambda c, x: (c, (stepping(x), jnp.full(2**20, x))[1]), 0.0, xs)[1]
 
-    assert conditions(lox.tap(f, ignore, batch=5), LONG) == 1
-    assert conditions(lox.tap(f, ignore, batch=64), LONG) == 1
-    assert conditions(lox.tap(f, ignore, batch=4), LONG) == 2
-    assert [conditions(lox.tap(f, ignore, interval=n), LONG) for n in (4, 5, 64)] == [1, 0, 0]
+    for n in (4, 5, 64):
+        assert [conditions(lox.tap(f, ignore, **options), LONG) for options in ({"interval": n}, {"batch": n})] == [
+            0,
+            0,
+        ]
+    # Chunks of two iterations, because four do not divide ten.
+    assert [len(logs["x"]) for logs in tapped(jax.jit(f), LONG, batch=4)[1]] == [2] * 5
+    # Seven are no whole chunks of any size.
+    assert conditions(lox.tap(f, ignore, interval=4), LONG[:7]) == 1
+    assert conditions(lox.tap(f, ignore, batch=4), LONG[:7]) == 2
 
 
 @pytest.mark.usefixtures("as_on_a_gpu")

@@ -1,4 +1,5 @@
-"""`tap(interval=n)` of loops in and around `shard_map`, built as for a GPU: devices send after chunks of the loop."""
+"""`tap` with `interval=` and `batch=`, built as for a GPU: loops in and around `shard_map`, and loops over arrays with explicit
+shardings, send after chunks."""
 
 import dataclasses
 
@@ -21,7 +22,8 @@ STEPS = 10
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
     """Loops are cut into chunks, as for devices that wait for the host at each condition."""
-    cpu = dataclasses.replace(packing._PACKING["cpu"], intervals=packing._ELSEWHERE.intervals)
+    gpu = packing._ELSEWHERE
+    cpu = dataclasses.replace(packing._PACKING["cpu"], intervals=gpu.intervals, batches=gpu.batches)
     monkeypatch.setitem(packing._PACKING, "cpu", cpu)
 
 
@@ -201,8 +203,7 @@ def test_a_mesh_with_explicit_axes(place, spec):
 
     with jax.set_mesh(line):
         fun, x = place(two_marks, on_devices), put(X, line, spec)
-        # A loop over values whose type says how they are split is not cut into chunks.
-        assert conditions(fun, x, interval=4) == (place is scan_of_map and spec == P("d"))
+        assert conditions(fun, x, interval=4) == 0
         check_rows(fun, x, 4)
         check_rows(fun, x, 5)
 
@@ -315,10 +316,85 @@ def test_a_tap_in_a_map_of_a_tap():
     assert sorted(record["own"].item() for record in inner) == sorted(logs["own"][::5].ravel().tolist())
 
 
-def test_a_batch_is_not_held():
-    """Inside a shard_map there are no buffers."""
-    for place in (map_of_scan, scan_of_map):
-        fun = place(one_mark, on_line(True))
-        _, logs = lox.spool(fun)(X)
-        records = arriving(jax.jit(fun), X, interval=4, batch=2)
-        np.testing.assert_array_equal(np.concatenate([record["own"] for record in records]), logs["own"][::4])
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("check_vma", [True, False], ids=["check_vma", "unchecked"])
+@pytest.mark.parametrize("options", [{"batch": 5}, {"batch": 4}, {"batch": 2, "interval": 3}, {"batch": 64}], ids=str)
+@pytest.mark.parametrize("place", PLACES)
+def test_devices_collect_batches(place, options, check_vma):
+    fun = place(two_marks, on_line(check_vma))
+    assert conditions(fun, X, **options) == 0
+    _, logs = lox.spool(fun)(X)
+    records, size = arriving(jax.jit(fun), X, **options), options["batch"]
+    for key in ("own", "narrow", "i", "large"):
+        rows = np.asarray(logs[key])[:: options.get("interval", 1)]
+        found = [record for record in records if key in record]
+        assert [record[key].shape for record in found] == [rows[i : i + size].shape for i in range(0, len(rows), size)]
+        np.testing.assert_array_equal(np.concatenate([record[key] for record in found]), rows)
+    steps = np.concatenate([record.step["own"] for record in records if "own" in record])
+    np.testing.assert_array_equal(steps, logs.step["own"][:: options.get("interval", 1)])
+
+
+def test_devices_collect_batches_of_their_own():
+    def sometimes(c, i):
+        lox.log({"own": c.sum()}, where=c.sum() % 3 < 2)
+        return c + i
+
+    fun = on_each(LINE, P("d"), P("d"))(loop(sometimes))
+    assert conditions(fun, X, batch=4) == 0
+    every, batches = arriving(jax.jit(fun), X), arriving(jax.jit(fun), X, batch=4)
+    assert {record["own"].shape[1:] for record in batches} == {(1,)}
+    found = sorted(value for record in batches for value in record["own"].ravel().tolist())
+    assert found == sorted(value for record in every for value in record["own"].ravel().tolist())
+
+
+@pytest.mark.parametrize("place", [map_of_scan, scan_of_map])
+def test_batches_of_devices_in_lanes(place):
+    fun = place(one_mark, on_line(True))
+    lanes = jnp.stack([X, -X, 2 * X])
+    expected = jax.vmap(lambda x: lox.spool(fun, argnames="own")(x)[1]["own"])(lanes)
+    got = []
+    jax.jit(jax.vmap(lox.tap(fun, got.append, batch=4)))(lanes)
+    jax.effects_barrier()
+    for lane in range(3):
+        np.testing.assert_array_equal(np.concatenate([record["own"] for record in got[lane::3]]), expected[lane])
+
+
+def test_outside_of_loops_nothing_is_collected_on_devices():
+    fun = on_each(LINE, P("d"), P("d"))(lambda x: (lox.log({"own": x.sum()}), x)[1])
+    (record,) = arriving(jax.jit(fun), X, batch=4)
+    assert record["own"].shape == (1, 4)
+
+
+# --- arrays with explicit shardings ----------------------------------------------------------------------------------
+
+
+def scan_over_split(x):
+    def body(c, row):
+        lox.log({"sum": c.sum(), "row": row}, step=row.sum())
+        lox.log({"some": row.max()}, where=row.max() % 3 == 0)
+        return c + row, row * 2
+
+    return jax.lax.scan(body, x[0], x)
+
+
+@pytest.mark.parametrize(
+    "options", [{"interval": 4}, {"interval": 5}, {"batch": 4}, {"batch": 2, "interval": 3}], ids=str
+)
+@pytest.mark.parametrize("spec", [P(None, "d"), P()], ids=["split", "whole"])
+def test_a_loop_over_arrays_with_explicit_shardings(spec, options):
+    line = mesh(AxisType.Explicit, d=4)
+    with jax.set_mesh(line):
+        x = put(jnp.arange(80.0).reshape(10, 8), line, spec)
+        assert conditions(scan_over_split, x, **options) == 0
+        expected, logs = jax.jit(lox.spool(scan_over_split, interval=options.get("interval")))(x)
+        got = []
+        out = jax.jit(lox.tap(scan_over_split, got.append, **options))(x)
+        jax.effects_barrier()
+        jax.tree.map(np.testing.assert_array_equal, out, expected)
+        assert jax.tree.map(jax.typeof, out) == jax.tree.map(jax.typeof, jax.jit(scan_over_split)(x))
+        for key in ("sum", "row", "some"):
+            found = [record[key] for record in got if key in record]
+            rows = np.concatenate(found) if "batch" in options else np.stack(found)
+            np.testing.assert_array_equal(rows, np.asarray(logs.trim()[key]))

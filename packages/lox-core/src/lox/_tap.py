@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -12,15 +12,17 @@ import jax.numpy as jnp
 
 from lox._calls import explain_options
 from lox._errors import LogTypeError
-from lox._host import executions
+from lox._host import executions, order
+from lox._host.chunk import UnlessEmpty, send_held
 from lox._host.delivery import Receiver
 from lox._host.gather import AsRows, DeviceGather, EachDevice, callers_here
-from lox._host.order import first_token
 from lox._host.streams import BatchStore, Line, RecordStore, Stream, Waiting, send_records
 from lox._host.targets import Form, PerRecord
+from lox._host.tokens import first_token, on_track
 from lox._interpret import program
 from lox._interpret.collect import Collector, Context, Frame
-from lox._interpret.pacing import Call, Pace, Steady, steady_loops
+from lox._interpret.cuts import Cuts, Label, label_of
+from lox._interpret.pacing import AS_A_WHOLE, Pace, Paces, marks_in
 from lox._interpret.plan import check_positive, plan_key
 from lox._interpret.rules.shard_map import on_each_device
 from lox._interpret.selection import Selection
@@ -28,7 +30,7 @@ from lox._interpret.survey import Survey, Usages, Use
 from lox._jax import sharding
 from lox._logdict import logdict
 from lox._marks.mark import Mark, Record
-from lox._storage.packing import packing_for
+from lox._storage.packing import MAX_PACKED_ELEMENTS, Packing, packing_for
 from lox._storage.stores import Aval, select
 from lox._types import Array
 
@@ -66,8 +68,8 @@ def tap(
       tags: only records that have at least one of these tags.
       prefix: put before every key.
       interval: deliver records 0, n, 2n, ... of each key; the others cost no host call.
-      batch: collect n records of a call of ``lox.log`` on the device and deliver them stacked, the rest at the end. Each call has
-        its own batch, so rare records wait until the program ends; tap those without ``batch``.
+      batch: collect up to n records of a call of ``lox.log`` on the device and deliver them stacked, the rest at the end. Each
+        call has its own batch, so rare records can wait until the program ends; tap those without ``batch``.
       ordered: let JAX guarantee the order. This does not work under ``vmap`` or on several devices.
 
     The records have arrived when ``jax.effects_barrier()`` returns.
@@ -127,6 +129,7 @@ def _interpreter(
 
     def interpret(operands: list[Array], arrays: list[Array]) -> Any:
         frame = Frame(Context(tapper.init(), env=operand_tree.unflatten(operands)), nested=False)
+        tapper.begin(frame)
         outs = tapper.run(traced.jaxpr, arrays, frame)
         tapper.flush(frame)
         return outs, ()
@@ -150,45 +153,46 @@ class Tapper(Collector):
         self.gathers: dict[Any, DeviceGather] = {}
         uses = [use for usage in usages.values() for use in usage.uses]
         calls = survey.calls(traced.jaxpr)
-        # Records that are not sent at once: in a buffer, or, if only the first of a chunk is sent, by themselves.
-        self.stores: dict[Any, tuple[int, BatchStore | RecordStore]] = {}
-        self.paces: dict[int, Pace] = {}
-        if options.batch or options.interval:
-            self._keep_until_later(traced, usages)
-        # A single call, in a loop or not, needs no chain, and batches keep the order of each mark only.
-        calls += any(pace.has_rest for pace in self.paces.values())
-        self.chained = calls > 1 and not (options.batch or options.ordered) and len({use.mesh for use in uses}) == 1
+        # Records that are not sent at once, by the label of what is recorded.
+        self.stores: dict[Label, tuple[int, BatchStore | RecordStore]] = {}
+        # Clocks tell in which order a loop has recorded what it sends later. The devices of a shard_map have their own.
+        self.clocks: dict[str, int] = {}
+        self.paces: Paces | None = None
+        if options.batch or (options.interval and self.packing.intervals):
+            self.paces = self._keep_until_later(traced.jaxpr, usages)
+            calls += self.paces.num_rests + bool(options.batch)
+        # A single call, in a loop or not, needs no chain. Buffers are also sent when the program ends.
+        self.chained = calls > 1 and not options.ordered and len({use.mesh for use in uses}) == 1
         self.in_chain = uses[0] if self.chained else None
-        # The devices of a shard_map do not count together.
-        self.numbered = self.chained and not uses[0].mesh and not sharding.manual_axes_here()
+        self.tracks = survey.tracks(traced.jaxpr)
+        # The shard_maps in which the calls of the chain are made.
+        places = (around for (mark, _), around in marks_in(traced.jaxpr) if survey.selected(mark))
+        self.around = next(places, ()) if self.chained else ()
+        # Tokens count calls if all devices that make them can say where they begin.
+        self.counts = self.chained and bool(self.around) == bool(uses[0].mesh)
+        # Outside compiled programs, nothing else keeps it alive between two calls.
+        self.sequence = order.sequence_for(handle) if self.counts else None
 
-    def _keep_until_later(self, traced: program.Traced, usages: Usages) -> None:
-        """Sets the stores, and how scans are taken that know when to send, by the id of their equation."""
-        options, size = self.options, (self.options.batch or 1) * (self.options.interval or 1)
+    def _keep_until_later(self, jaxpr: Any, usages: Usages) -> Paces:
+        """Sets the stores and the clocks; returns how loops are taken that send what is in them."""
+        options = self.options
+        if not options.batch:
+            meshes = _number({key: usage.uses[0].mesh for key, usage in usages.items()})
+            self.clocks = {key: TOKEN - 1 - number for key, number in meshes.items()}
+        of_marks: dict[Label, tuple[int, ...]] = {}
+        first = len(set(self.counters.values()))
+        for mark, label, store in _stores(self.survey, usages, options, self.counters, self.packing):
+            number, _ = self.stores.setdefault(label, (first + len(self.stores), store))
+            of_marks[mark] = (*of_marks.get(mark, ()), number)
         most = self.packing.batches if options.batch else self.packing.intervals
-        loops = steady_loops(self.survey, traced.jaxpr, size, most, held=not options.batch) if most else {}
-        if not (options.batch or loops):
-            return
-        kept = usages if options.batch else frozenset[str]().union(*(loop.keys for loop in loops.values()))
-        for label, store in _stores(self.survey, usages, options, self.counters, self.packing.host).items():
-            if all(key in kept for key in label[0].keys):
-                self.stores[label] = (len(set(self.counters.values())) + len(self.stores), store)
-        self.paces = {eqn: self._pace(loop, size) for eqn, loop in loops.items()}
-
-    def _pace(self, loop: Steady, size: int) -> Pace:
-        held = not self.options.batch
-        calls: list[Call] = []
-        waiting: tuple[int, ...] = ()
-        for eqn, around in loop.marks:
-            mark = eqn.params["mark"]
-            selected = self.survey.selected(mark)
-            record = Record.of(mark, [var.aval for var in eqn.invars])
-            kept = [keys for keys in _together(self.counters, selected) if loop.keys.issuperset(keys)]
-            waiting += tuple(self.stores[_part(record, keys)[0]][0] for keys in kept)
-            if waiting and selected and not self.survey.waits(eqn):
-                calls.append(Call(waiting, around))
-                waiting = ()
-        return Pace(size, tuple(calls), held, held and loop.length % size > 0)
+        cuts = Cuts(self.survey, jaxpr, options.interval or 1, options.batch or 1, most, not options.batch)
+        paces = Paces(self.survey, jaxpr, cuts if most else None, of_marks, self.clocks)
+        # Outside of chunks, buffers are sent when they are full; but from a shard_map, nobody could send the rest.
+        buffers = {number for number, store in self.stores.values() if options.batch and not store.mesh}
+        needed = paces.held | (paces.loose & buffers)
+        self.stores = {label: stored for label, stored in self.stores.items() if stored[0] in needed}
+        self.clocks = self.clocks if paces.held else {}
+        return paces
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -199,17 +203,30 @@ class Tapper(Collector):
             for key, number in self.counters.items()
         }
         state.update({number: store.init() for number, store in self.stores.values()})
+        for key, number in self.clocks.items():
+            state[number] = _for_each_device(jnp.int32(0), self.plans[key].usage.uses[0])
         around = sharding.manual_axes_here()
         state = jax.tree.map(lambda x: sharding.vary_over(x, around), state) if around else state
         if self.in_chain is not None:
-            token = executions.begin(self.handle) if self.numbered else first_token()
-            state[TOKEN] = _for_each_device(token, self.in_chain)
+            token = _for_each_device(first_token(self.tracks), self.in_chain)
+            state[TOKEN] = sharding.vary_over(token, around)
         return state
+
+    def begin(self, frame: Frame) -> None:
+        """The program begins."""
+        if self.counts:
+            self._on_devices(frame, self.around, frozenset([TOKEN]), self._begin_here)
+
+    def _begin_here(self, frame: Frame) -> None:
+        sizes = jax.sharding.get_abstract_mesh().shape
+        place = _place(tuple((axis, sizes[axis]) for axis in sharding.manual_axes_here()))
+        token = executions.begin(self.handle, frame.state[TOKEN], place)
+        frame.state[TOKEN] = sharding.vary_like(token, frame.state[TOKEN])
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
         del folds  # a tap updates its state at the mark
         usages = self.survey(jaxpr).usages
-        numbers = {number for key, number in self.counters.items() if key in usages}
+        numbers = {numbers[key] for numbers in (self.counters, self.clocks) for key in usages if key in numbers}
         for mark, _ in self.stores:
             if any(key in usages for key in mark.keys):
                 numbers.update(number for label, (number, _) in self.stores.items() if label[0] == mark)
@@ -221,43 +238,49 @@ class Tapper(Collector):
         self.survey.calls(jaxpr)
         return super().run(jaxpr, args, frame)
 
+    def branch(self, jaxprs: Sequence[Any], i: int, args: Sequence[Array], frame: Frame) -> list[Array]:
+        """Branches that run side by side count their calls on tracks of their own."""
+        offset = sum(map(self.survey.tracks, jaxprs[:i]))
+        if not offset or TOKEN not in frame.state:
+            return super().branch(jaxprs, i, args, frame)
+        frame.state[TOKEN] = on_track(frame.state[TOKEN], offset)
+        outs = super().branch(jaxprs, i, args, frame)
+        frame.state[TOKEN] = on_track(frame.state[TOKEN], -offset)
+        return outs
+
     def _mark(self, eqn: Any, invals: list[Array], frame: Frame) -> None:
         frame.goes_on = self.survey.waits(eqn)
         super()._mark(eqn, invals, frame)
 
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
-        if frame.first is not None and self._hold(frame, record, keys):
-            return
         in_lanes = record.where is not None and jnp.ndim(record.where) > 0
         where = jnp.any(record.where) if in_lanes else record.where
+        clock = self.clocks.get(keys[0])
+        time: Any = None if clock is None else frame.state.get(clock)
         for together, due in self._due(frame, keys, where):
             mark = record.mark.pick(together)
             _, leaves = _part(record, together)
             leaves = [record.where, *leaves] if in_lanes else leaves
-            number, store = self.stores.get(_label(mark, leaves), (None, None))
-            if isinstance(store, BatchStore) and number in frame.state:
+            label = label_of(mark, leaves)
+            number, store = self.stores.get(label, (None, None))
+            if store is not None and number in frame.later:
+                frame.state[number] = store.add(frame.state[number], leaves, due, time)
+            elif isinstance(store, BatchStore) and number in frame.state and not frame.mesh:
                 state = store.add(frame.state[number], leaves, due)
-                stream = self._stream(frame, mark, in_lanes)
-                frame.state[number] = state if number in frame.later else store.send_if_full(state, stream)
+                frame.state[number], token = store.send_if_full(state, self._stream(frame, label, store))
+                self._go_on(frame, token)
             else:
-                handle, leaves = self._handle(frame, mark, leaves)
-                frame.waiting.append(Waiting(handle, self._form(mark, in_lanes), leaves, due))
+                frame.waiting.append(Waiting(self._handle(frame, label), self._form(mark, in_lanes), leaves, due))
+        if clock is not None and clock in frame.later:
+            frame.state[clock] = time + 1
         if frame.waiting and not frame.goes_on:
             self._send(frame)
 
-    def _hold(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> bool:
-        """Keep a record for the end of a chunk, if that is when it is sent. Which one is due, the loop knows."""
-        for together in _together(self.counters, keys):
-            label, leaves = _part(record, together)
-            number, _ = self.stores.get(label, (None, None))
-            if number is None or number not in frame.later:
-                return False
-            frame.state[number] = select(frame.first, leaves, frame.state[number])
-        return True
-
     def _send(self, frame: Frame) -> None:
-        token = send_records(self._line(frame), frame.waiting, frame.state.get(TOKEN))
+        self._go_on(frame, send_records(self._line(frame), frame.waiting, frame.state.get(TOKEN), frame.asks))
         frame.waiting = []
+
+    def _go_on(self, frame: Frame, token: Array | None) -> None:
         if token is not None:
             frame.state[TOKEN] = sharding.vary_like(token, frame.state[TOKEN])
 
@@ -281,46 +304,75 @@ class Tapper(Collector):
             decided.append((tuple(together), due if where is None else due & where))
         return decided
 
-    def pace(self, eqn: Any) -> Pace | None:
-        return self.paces.get(id(eqn))
+    # --- chunks of loops ------------------------------------------------------------------------------------------
 
-    def after_chunk(self, frame: Frame, pace: Pace, iterations: int) -> None:
+    def pace(self, eqn: Any, later: frozenset[int]) -> Pace:
+        return AS_A_WHOLE if self.paces is None else self.paces.of(eqn, later)
+
+    def before_chunks(self, frame: Frame, pace: Pace) -> None:
+        """What is left in buffers comes first: the records of a mark are in order."""
+        for label, number, store in self._buffers():
+            if number in pace.stores:
+                stream = self._stream(frame, label, store, maybe_empty=True)
+                self._go_on(frame, store.send(frame.state[number], stream, is_full=False))
+                frame.state[number] = store.emptied(frame.state[number])
+
+    def after_chunk(self, frame: Frame, pace: Pace, iterations: int, before: dict[int, Any]) -> None:
+        full = pace.full if iterations == pace.size else frozenset[int]()
         for call in pace.calls:
-            if pace.held:
-                self._send_held(frame, call.stores, call.around)
-            elif iterations == pace.size:
-                self._send_full(frame, call.stores)
+            self._send_kept(frame, call.stores, call.around, full)
+        stores = dict(self.stores.values())
+        frame.state.update({n: stores[n].emptied(frame.state[n], before[n]) for n in pace.stores})
+        frame.state.update({number: before[number] for number in pace.clocks})
 
-    def _send_held(self, frame: Frame, numbers: tuple[int, ...], around: tuple[Any, ...]) -> None:
-        """Send records from where they were made: inside the shard_maps around their marks."""
-        if around:
-            outer, *inner = around
+    def _send_kept(self, frame: Frame, numbers: tuple[int, ...], around: tuple[Any, ...], full: frozenset[int]) -> None:
+        """Send what stores have from where it was recorded: inside the shard_maps around the marks."""
 
-            def body(within: Frame, _: Any) -> Any:
-                self._send_held(within, numbers, tuple(inner))
-                return [], []
+        def send(frame: Frame) -> None:
+            held: list[Waiting] = []
+            for label, (number, store) in self.stores.items():
+                if number not in numbers:
+                    continue
+                if isinstance(store, BatchStore):
+                    stream = self._stream(frame, label, store, maybe_empty=number not in full)
+                    self._go_on(frame, store.send(frame.state[number], stream, is_full=number in full))
+                else:
+                    form = self._form(label[0], store.in_lanes)
+                    held.append(Waiting(self._handle(frame, label), form, frame.state[number], None))
+            if held:
+                self._go_on(frame, send_held(self._line(frame), held, frame.state.get(TOKEN)))
 
-            on_each_device(self, frame, outer, frozenset(numbers) | ({TOKEN} & frame.state.keys()), body)
+        self._on_devices(frame, around, frozenset(numbers) | ({TOKEN} & frame.state.keys()), send)
+
+    def _on_devices(
+        self, frame: Frame, around: Sequence[Any], numbers: frozenset[int], act: Callable[[Frame], None]
+    ) -> None:
+        """Do something inside these shard_maps, with these stores."""
+        if not around:
+            act(frame)
             return
-        marks = {number: mark for (mark, _), (number, _) in self.stores.items()}
-        for number in numbers:
-            handle, leaves = self._handle(frame, marks[number], frame.state[number])
-            frame.waiting.append(Waiting(handle, self._form(marks[number], False), leaves, None))
-        self._send(frame)
+        outer, *inner = around
 
-    def _send_full(self, frame: Frame, numbers: tuple[int, ...]) -> None:
-        for (mark, _), (number, store) in self.stores.items():
-            if number in numbers and isinstance(store, BatchStore):
-                stream = self._stream(frame, mark, store.in_lanes)
-                frame.state[number] = store.send_full(frame.state[number], stream)
+        def body(within: Frame, _: Any) -> Any:
+            self._on_devices(within, inner, numbers, act)
+            return [], []
+
+        on_each_device(self, frame, outer, numbers, body)
+
+    def _buffers(self) -> Iterator[tuple[Label, int, BatchStore]]:
+        """Those that can hold records of a mark outside of chunks."""
+        loose = set() if self.paces is None else self.paces.loose
+        for label, (number, store) in self.stores.items():
+            if number in loose and isinstance(store, BatchStore) and not store.mesh:
+                yield label, number, store
 
     def flush(self, frame: Frame) -> None:
         """The program ends."""
-        for (mark, _), (number, store) in self.stores.items():
-            if isinstance(store, BatchStore):
-                store.flush(frame.state[number], self._stream(frame, mark, store.in_lanes))
-        if self.numbered:
-            executions.end(self.handle, frame.state[TOKEN])
+        for label, number, store in self._buffers():
+            self._go_on(frame, store.flush(frame.state[number], self._stream(frame, label, store)))
+        if self.counts:
+            end = lambda frame: executions.end(self.handle, frame.state[TOKEN])  # noqa: E731
+            self._on_devices(frame, self.around, frozenset([TOKEN]), end)
 
     # --- where records go ----------------------------------------------------------------------------------------
 
@@ -329,23 +381,31 @@ class Tapper(Collector):
 
     def _line(self, frame: Frame) -> Line:
         operands = (_place(frame.mesh), frame.env) if frame.mesh else frame.env
-        return Line(operands, frame.alive, self.options.ordered, self.numbered)
+        # Batches keep the order of each mark only, unless calls are numbered.
+        receiver = self.handle if self.counts else None
+        return Line(operands, frame.alive, self.options.ordered, receiver, waits=not self.options.batch)
 
-    def _stream(self, frame: Frame, mark: Mark, in_lanes: bool) -> Stream:
-        """Where buffers go. There are none in a shard_map."""
-        return Stream(self.handle, self._form(mark, in_lanes), self._line(frame))
+    def _stream(self, frame: Frame, label: Label, store: BatchStore, maybe_empty: bool = False) -> Stream:
+        """Where a buffer goes."""
+        handle = self._on_mesh(frame, label, self.handle)
+        form, token = self._form(label[0], store.in_lanes), frame.state.get(TOKEN)
+        return Stream(UnlessEmpty(handle) if maybe_empty else handle, form, self._line(frame), token)
 
-    def _handle(self, frame: Frame, mark: Mark, leaves: list[Array]) -> tuple[Any, list[Array]]:
-        """Who receives a single record, and what."""
+    def _handle(self, frame: Frame, label: Label) -> Any:
+        """Who receives a single record."""
+        alone = frame.mesh and self.options.batch
+        return self._on_mesh(frame, label, AsRows(self.handle) if alone else self.handle)
+
+    def _on_mesh(self, frame: Frame, label: Label, handle: Any) -> Any:
+        """``handle``, behind what puts the values of the devices of a shard_map together."""
         if not frame.mesh:
-            return self.handle, leaves
+            return handle
         sizes = tuple(size for _, size in frame.mesh)
-        handle = AsRows(self.handle) if self.options.batch else self.handle
-        if self._is_certain(frame, mark):
+        if self._is_certain(frame, label[0]):
             # Every device makes the call: put their values together.
             gather = DeviceGather(handle, sizes, callers_here(frame.devices, frame.mesh))
-            return self.gathers.setdefault((_label(mark, leaves), gather.shape), gather), leaves
-        return EachDevice(handle), [jnp.reshape(leaf, (1,) * len(sizes) + jnp.shape(leaf)) for leaf in leaves]
+            return self.gathers.setdefault((label, gather.shape, type(handle)), gather)
+        return EachDevice(handle, len(sizes))
 
     def _is_certain(self, frame: Frame, mark: Mark) -> bool:
         """Whether every device makes the same calls for a mark. With an interval they depend on all marks of its keys."""
@@ -365,15 +425,10 @@ def _place(mesh: tuple[tuple[str, int], ...]) -> Array:
     return place
 
 
-def _label(mark: Mark, leaves: Iterable[Any]) -> tuple[Mark, Any]:
-    """Identifies a buffer: a call of ``lox.log``, with some of its keys, and the types that it was traced with."""
-    return mark, tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
-
-
 def _part(record: Record, keys: tuple[str, ...]) -> tuple[Any, list[Any]]:
     """Some keys of a record: their label, and their leaves with the steps."""
     leaves = [leaf for key in keys for leaf in record.leaves[key]] + list(record.steps.values())
-    return _label(record.mark.pick(keys), leaves), leaves
+    return label_of(record.mark.pick(keys), leaves), leaves
 
 
 def _same_marks(usages: Usages) -> dict[str, Any]:
@@ -397,23 +452,22 @@ def _together(counters: dict[str, int], keys: Iterable[str]) -> list[tuple[str, 
 
 
 def _stores(
-    survey: Survey, usages: Usages, options: TapOptions, counters: dict[str, int], packed: int
-) -> dict[Any, BatchStore | RecordStore]:
-    """A store for each call of ``lox.log`` and each set of its keys that is delivered together."""
-    stores: dict[Any, BatchStore | RecordStore] = {}
-    by_mark = {(_label(use.mark, use.operands), use.lanes): use for usage in usages.values() for use in usage.uses}
-    for use in by_mark.values():
-        if use.mesh and options.batch:
-            continue
+    survey: Survey, usages: Usages, options: TapOptions, counters: dict[str, int], packing: Packing
+) -> Iterator[tuple[Label, Label, BatchStore | RecordStore]]:
+    """A store for each call of ``lox.log`` and each set of its keys that is delivered together, with the labels of both."""
+    packed = min(packing.host, MAX_PACKED_ELEMENTS)
+    uses = {(label_of(use.mark, use.operands), use.lanes): use for usage in usages.values() for use in usage.uses}
+    for (of_mark, _), use in uses.items():
         mark, record = use.mark, Record.of(use.mark, use.operands)
         which = [Aval(use.lanes, jnp.bool_)] if use.lanes else []
         for together in _together(counters, survey.selected(mark)):
             _, leaves = _part(record, together)
             avals = which + [Aval(leaf.shape, leaf.dtype, sharding=sharding.split_of(leaf)) for leaf in leaves]
             values, steps = tuple(avals[: len(avals) - len(mark.axes)]), tuple(avals[len(avals) - len(mark.axes) :])
-            stores[_label(mark.pick(together), avals)] = (
-                BatchStore(options.batch, values, steps, packed, bool(use.lanes))
+            places = (bool(use.lanes), use.mesh, use.spread)
+            store = (
+                BatchStore(options.batch, values, steps, packed, *places)
                 if options.batch
-                else RecordStore(values + steps, use.mesh, use.spread)
+                else RecordStore(values + steps, *places)
             )
-    return stores
+            yield of_mark, label_of(mark.pick(together), avals), store

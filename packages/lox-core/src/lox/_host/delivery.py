@@ -111,7 +111,7 @@ class _Whole(WholeTarget):
         take_apart = parcel.opener()
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            _, alive, leaves = take_apart(arrays)
+            alive, leaves = take_apart(arrays)
             operands, logs = self.tree.unflatten(leaves)
             self.handle(Delivery(parcel.lanes, alive, operands, logs))
             return ()

@@ -1,120 +1,121 @@
 """Where an execution of a tapped program begins and ends, for a host that puts numbered calls in order (``order``).
 
-On platforms where calls wait for each other instead, both primitives are compiled to nothing.
+On platforms where calls wait for each other instead, both are compiled to nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from lox._host import order
+from lox._host import order, tokens
 from lox._host.delivery import WholeTarget
+from lox._host.order import Event, Kind
 from lox._host.parcel import Parcel
-from lox._host.primitive import HostEffect, deliver, packing_of
+from lox._host.primitive import HostEffect, deliver, numbered_at, packing_of
+from lox._host.tokens import WORD, Token
 from lox._jax import compat, lowering
 from lox._jax.primitive import EffectfulPrimitive
 from lox._types import Array
 
-_TOKEN = compat.ShapedArray((order.NUM_WORDS,), order.WORD)
 _effect = HostEffect()
 
 
-def begin(receiver: Any) -> Array:
-    """The first token of an execution of a program that sends to this receiver."""
-    (token,) = begin_p.bind(receiver=receiver)
+def begin(receiver: Any, token: Array, device: Any) -> Array:
+    """An execution of a program that sends to this receiver begins, on this device: its first token, with both labels."""
+    (number,) = number_p.bind()
+    token = tokens.labelled(token, number, device)
+    say_p.bind(token, receiver=receiver, kind=Kind.BEGIN)
     return token
 
 
 def end(receiver: Any, token: Array) -> None:
     """No call follows the one that this token came from."""
-    end_p.bind(token, receiver=receiver)
+    say_p.bind(token, receiver=receiver, kind=Kind.END)
+
+
+# --- the number of an execution --------------------------------------------------------------------------------------
+
+number_p = EffectfulPrimitive("lox_execution_number")
+
+
+@number_p.def_impl
+def _number_impl() -> list[Array]:
+    return [jnp.asarray(secrets.randbits(32), WORD)]
+
+
+@number_p.def_effectful_abstract_eval
+def _number_abstract_eval() -> Any:
+    return [compat.ShapedArray((), WORD)], {_effect}
+
+
+def _number_lowering(ctx: Any) -> Any:
+    # The devices of an automatically sharded program would need a collective to agree on one. There, all executions have the
+    # same number, and the host takes calls of one place in the order in which they arrive.
+    if packing_of(ctx).numbered and not lowering.may_split_values(ctx):
+        make: Callable[[], Array] = lambda: lax.rng_uniform(WORD(0), WORD(2**32 - 1), ())  # noqa: E731
+    else:
+        make = lambda: jnp.zeros((), WORD)  # noqa: E731
+    return lowering.lower_fun(lambda: [make()], multiple_results=True)(ctx)
+
+
+lowering.define_lowering(number_p, _number_lowering)
+
+# --- its beginning and its end ---------------------------------------------------------------------------------------
+
+say_p = EffectfulPrimitive("lox_say_execution")
 
 
 @dataclasses.dataclass(frozen=True)
-class _Begin(WholeTarget):
+class _Said(WholeTarget):
     receiver: Any
-
-    def prepare(self, parcel: Parcel) -> Callable[..., tuple[np.ndarray]]:
-        del parcel
-        sequence = order.sequence_for(self.receiver)
-        return lambda *arrays: (sequence.begin(),)
-
-
-@dataclasses.dataclass(frozen=True)
-class _End(WholeTarget):
-    receiver: Any
+    kind: Kind
 
     def prepare(self, parcel: Parcel) -> Callable[..., tuple[()]]:
         sequence, take_apart = order.sequence_for(self.receiver), parcel.opener()
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            (token,) = take_apart(arrays).leaves
-            sequence.end(tuple(token.tolist()))
+            (words,) = take_apart(arrays).leaves
+            sequence.receive(Event(self.kind, Token.of(words)))
             return ()
 
         return run
 
 
-begin_p = EffectfulPrimitive("lox_begin_execution")
-
-
-@begin_p.def_impl
-def _begin_impl(*, receiver: Any) -> list[Array]:
-    del receiver
-    return [order.first_token()]
-
-
-@begin_p.def_effectful_abstract_eval
-def _begin_abstract_eval(*, receiver: Any) -> Any:
-    del receiver
-    return [_TOKEN], {_effect}
-
-
-def _begin_lowering(ctx: Any, *, receiver: Any) -> Any:
-    def ask() -> list[Array]:
-        return deliver(_Begin(receiver), [], results=(_TOKEN,))
-
-    numbered = packing_of(ctx).numbered
-    return lowering.lower_fun(ask if numbered else lambda: [order.first_token()], multiple_results=True)(ctx)
-
-
-lowering.define_lowering(begin_p, _begin_lowering)
-
-end_p = EffectfulPrimitive("lox_end_execution")
-
-
-@end_p.def_impl
-def _end_impl(token: Any, *, receiver: Any) -> list[Array]:
-    del token, receiver
+@say_p.def_impl
+def _say_impl(token: Any, *, receiver: Any, kind: Kind) -> list[Array]:
+    if numbered_at(token):
+        order.sequence_for(receiver).receive(Event(kind, Token.of(np.asarray(token))))
     return []
 
 
-@end_p.def_effectful_abstract_eval
-def _end_abstract_eval(token: Any, *, receiver: Any) -> Any:
-    del token, receiver
+@say_p.def_effectful_abstract_eval
+def _say_abstract_eval(token: Any, **_: Any) -> Any:
+    del token
     return [], {_effect}
 
 
-def _end_batching(axis_data: Any, tokens: Any, dims: Any, *, receiver: Any) -> Any:
+def _say_batching(axis_data: Any, tokens: Any, dims: Any, **params: Any) -> Any:
     del axis_data
     (token,), (dim,) = tokens, dims
-    # A lane that has made the last call has the highest number.
-    end(receiver, token if dim is None else jnp.max(token, dim))
+    # All lanes together have made as many calls on a track as the one that has made the most.
+    say_p.bind(token if dim is None else jnp.max(token, dim), **params)
     return [], []
 
 
-def _end_lowering(ctx: Any, token: Any, *, receiver: Any) -> Any:
+def _say_lowering(ctx: Any, token: Any, *, receiver: Any, kind: Kind) -> Any:
     if not packing_of(ctx).numbered:
         return []
-    return lowering.lower_fun(lambda token: deliver(_End(receiver), [token]), multiple_results=True)(ctx, token)
+    return lowering.lower_fun(lambda token: deliver(_Said(receiver, kind), [token]), multiple_results=True)(ctx, token)
 
 
-compat.define_batching(end_p, _end_batching)
-compat.define_jvp_binding_primals(end_p)
-compat.define_transpose(end_p, lambda cotangents, token, receiver: [None])
-lowering.define_lowering(end_p, _end_lowering)
+compat.define_batching(say_p, _say_batching)
+compat.define_jvp_binding_primals(say_p)
+compat.define_transpose(say_p, lambda cotangents, token, **params: [None])
+lowering.define_lowering(say_p, _say_lowering)

@@ -56,24 +56,35 @@ def _shape_of(places: list[int], sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _join(deliveries: list[Delivery], shape: tuple[int, ...]) -> Delivery:
     first = deliveries[0]
-    num_lanes = len(first.lanes)
+    # After the lanes and, of a stack of records, their axis.
+    place = len(first.lanes) + bool(first.logs.stacked)
 
     def stack(*leaves: np.ndarray) -> np.ndarray:
-        joined = np.stack(leaves, axis=num_lanes)
-        return joined.reshape(joined.shape[:num_lanes] + shape + joined.shape[num_lanes + 1 :])
+        joined = np.stack(leaves, axis=place)
+        return joined.reshape(joined.shape[:place] + shape + joined.shape[place + 1 :])
 
-    return first._replace(logs=jax.tree.map(stack, *(delivery.logs for delivery in deliveries)))
+    if not first.logs.stacked:
+        return first._replace(logs=jax.tree.map(stack, *(delivery.logs for delivery in deliveries)))
+    parts = [(dict(delivery.logs), delivery.logs.steps) for delivery in deliveries]
+    values, steps = jax.tree.map(stack, *parts)
+    logs = first.logs
+    return first._replace(logs=logdict._make(values, steps, logs.counts, logs.stacked, logs._bounds))
 
 
 @dataclasses.dataclass(frozen=True)
 class EachDevice:
-    """Hands on what each device delivers, by itself. In a shard_map, the number of the device comes with every delivery."""
+    """Hands on what each device delivers, by itself. In a shard_map, the number of the device comes with every delivery.
+
+    Attributes:
+      num_axes: how many mesh axes lead the values. Here they have size 1.
+    """
 
     handle: Callable[[Delivery], None]
+    num_axes: int
 
     def __call__(self, delivery: Delivery) -> None:
         _, operands = delivery.operands
-        self.handle(delivery._replace(operands=operands))
+        self.handle(_join([delivery._replace(operands=operands)], (1,) * self.num_axes))
 
 
 @dataclasses.dataclass(frozen=True)

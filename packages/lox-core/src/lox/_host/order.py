@@ -1,152 +1,280 @@
-"""Program order without waiting: host calls are numbered on the device, and the host puts them in order.
+"""Program order without waiting: the host hands on calls by the counts in their tokens (``lox._host.tokens``).
 
-A **token** goes through a tapped program from one host call to the next. It has two words: which execution of the program
-this is, and how many calls were made before. Where the next call waits for the last one, the host returns the token, and its
-words mean nothing. On a TPU the core would wait each time (``lox._storage.packing``). There, the token is sent with the
-records, the device counts, and a call that arrives too early is held here until it is its turn.
-
-An execution asks the host for its number when it begins, which it waits for, and says when it ends
-(``lox._host.executions``). Executions for one receiver are handed on one after the other.
+An execution of a program says when it begins and when it ends (``lox._host.executions``). A call that arrives too early is held
+until it is its turn. For each receiver, the executions on a device are handed on one after the other, in the order in which
+they began.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
+import atexit
+import enum
+import functools
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
-from lox._types import Array
+from lox._host.tokens import Token
 
 Hand = Callable[[], Any]
-Token = tuple[int, ...]  # as the host reads it: the number of the execution, and the calls before
-
-NUM_WORDS, WORD = 2, np.uint32
 
 
-def first_token() -> Array:
-    """The token of an execution without a number: its calls are handed on as they arrive."""
-    return jnp.zeros(NUM_WORDS, WORD)
+class Kind(enum.Enum):
+    BEGIN = enum.auto()
+    CALL = enum.auto()
+    END = enum.auto()
 
 
-def following(token: Array) -> Array:
-    """The token after a call."""
-    return token + np.asarray([0, 1], WORD)
+class Event(NamedTuple):
+    """What an execution says: that it begins, a call, or that it ends."""
+
+    kind: Kind
+    token: Token
+    hand_on: Hand = lambda: None
 
 
 class _Execution:
-    """The calls of one execution, by number."""
+    """The calls of one execution, each by its track and its number on that track."""
 
-    def __init__(self) -> None:
-        self.ended = False
+    def __init__(self, token: Token) -> None:
+        self.number = token.execution
         self.awaited = True  # by those that began later
-        self._next = 0
-        self._held: list[tuple[int, int, Hand]] = []
-        self._ties = itertools.count()
+        self._done = [0] * len(token.counts)  # so many calls of each track were handed on
+        self._held: dict[tuple[int, int], Event] = {}
+        self._end: list[int] | None = None
 
     @property
     def holds_any(self) -> bool:
         return bool(self._held)
 
-    def hold(self, number: int, hand_on: Hand) -> None:
-        # Numbers have 32 bits. It is the one nearest to the next.
-        number = self._next + (number - self._next + 2**31) % 2**32 - 2**31
-        heapq.heappush(self._held, (number, next(self._ties), hand_on))
+    @property
+    def has_ended(self) -> bool:
+        return self._end is not None
 
-    def end(self) -> None:
-        self.ended = True
+    @property
+    def is_over(self) -> bool:
+        return self._end is not None and all(map(int.__ge__, self._done, self._end))
 
-    def due(self) -> Hand | None:
-        """The call whose turn it is. Under vmap, both branches of a conditional begin with the same number."""
-        if not self._held or self._held[0][0] > self._next:
-            return None
-        number, _, hand_on = heapq.heappop(self._held)
-        self._next = max(self._next, number + 1)
-        return hand_on
+    def lacks(self, event: Event) -> bool:
+        """Whether this can be the execution that says so. Without random numbers, several have the same."""
+        if event.token.execution != self.number or len(event.token.counts) != len(self._done):
+            return False
+        if event.kind is Kind.END:
+            return not self.has_ended
+        track = event.token.track
+        number = self._counts(event.token)[track]
+        in_time = self._end is None or number < self._end[track]
+        return number >= self._done[track] and in_time and (track, number) not in self._held
+
+    def take(self, event: Event) -> list[Event]:
+        """Returns calls that were taken before, and turn out to be of a later execution."""
+        counts = self._counts(event.token)
+        if event.kind is Kind.CALL:
+            self._held[event.token.track, counts[event.token.track]] = event
+            return []
+        self._end = counts
+        later = [place for place in self._held if place[1] >= counts[place[0]]]
+        gone = [(track, n) for track, end in enumerate(counts) for n in range(end, self._done[track])]
+        return [self._held.pop(place) for place in later] + [_already_handed_on(event.token, *place) for place in gone]
+
+    def _counts(self, token: Token) -> list[int]:
+        """How many calls came before. Words have 32 bits: it is the number nearest to what was handed on."""
+        return [
+            done + (count - done + 2**31) % 2**32 - 2**31 for count, done in zip(token.counts, self._done, strict=True)
+        ]
+
+    def due(self) -> Iterator[Hand]:
+        """The calls whose turn it is. A call comes after all that its token counts."""
+        track = 0
+        while track < len(self._done):
+            place = track, self._done[track]
+            if place in self._held and all(map(int.__le__, self._counts(self._held[place].token), self._done)):
+                self._done[track] += 1
+                yield self._held.pop(place).hand_on
+                track = 0
+            else:
+                track += 1
+
+    def remaining(self) -> Iterator[Hand]:
+        """All that is held, whether or not calls before it are missing."""
+        for _, event in sorted(self._held.items(), key=lambda item: (self._counts(item[1].token), item[0])):
+            yield event.hand_on
+        self._held.clear()
+
+
+def _already_handed_on(token: Token, track: int, number: int) -> Event:
+    counts = tuple(number % 2**32 if i == track else 0 for i in range(len(token.counts)))
+    return Event(Kind.CALL, token._replace(track=track, counts=counts))
+
+
+class _Device:
+    """The executions on one device of a mesh, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self.executions: list[_Execution] = []
+        self.early: list[Event] = []  # of executions whose beginning has not arrived
+
+    @property
+    def is_idle(self) -> bool:
+        return not (self.executions or self.early)
+
+    @property
+    def keeps_back(self) -> bool:
+        """Whether something waits for what may never come."""
+        late = self.executions[1:] + [execution for execution in self.executions[:1] if execution.has_ended]
+        return bool(self.early) or any(execution.holds_any for execution in late)
+
+    def receive(self, event: Event) -> None:
+        events = [event]
+        if event.kind is Kind.BEGIN:
+            self.executions.append(_Execution(event.token))
+            events, self.early = self.early, []
+        while events:
+            first = events.pop(0)
+            execution = next((one for one in self.executions if one.lacks(first)), None)
+            if execution is None:
+                self.early.append(first)
+            else:
+                events += execution.take(first)
+
+    def due(self) -> Iterator[Hand]:
+        for execution in list(self.executions):
+            yield from execution.due()
+            if execution.is_over:
+                self.executions.remove(execution)
+            elif execution.awaited:
+                break
+
+    def give_up(self, executions: Iterable[_Execution], early: Iterable[Event]) -> Iterator[Hand]:
+        """Nobody waits any longer for these executions, nor do these events wait for a beginning."""
+        for execution in executions:
+            execution.awaited = False
+            if execution.has_ended and execution in self.executions:
+                yield from execution.due()
+                yield from execution.remaining()
+                self.executions.remove(execution)
+        for event in early:
+            if event in self.early:
+                self.early.remove(event)
+                yield event.hand_on
+
+    def everything(self) -> Iterator[Hand]:
+        yield from self.due()
+        for execution in self.executions:
+            yield from execution.remaining()
+        yield from [event.hand_on for event in self.early]
+        self.executions, self.early = [], []
 
 
 class Sequence:
     """Hands on the calls of executions for one receiver.
 
     On one device, an execution has sent all its calls when the next one begins, so those of the next wait for them. One that
-    goes on for longer than ``patience`` seconds after that is on another device, and nobody waits for it.
+    goes on for longer than ``patience`` seconds after that is on another device, and nobody waits for it. Nor does anybody
+    wait longer than that for calls of an execution that has ended.
     """
 
     def __init__(self, patience: float = 1.0) -> None:
         self._patience = patience
-        self._executions: dict[int, _Execution] = {}
+        self._devices: dict[int, _Device] = {}
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
 
-    def begin(self) -> np.ndarray:
-        """The first token of a new execution."""
-        number = next(_numbers) % 2**32
+    def receive(self, event: Event) -> None:
         with self._lock:
-            self._executions[number] = _Execution()
-        return np.asarray([number, 0], WORD)
+            device = self._devices.setdefault(event.token.device, _Device())
+            device.receive(event)
+            errors = _hand_on(device.due())
+            self._watch()
+        _raise_first(errors)
 
-    def arrive(self, token: Token, hand_on: Hand) -> None:
-        number, place = token
+    def flush(self) -> None:
+        """Hand on all that is held: nothing more will come."""
         with self._lock:
-            execution = self._executions.get(number)
-            if execution is None:
-                hand_on()
-            else:
-                execution.hold(place, hand_on)
-                self._advance()
-
-    def end(self, token: Token) -> None:
-        """The last call of an execution."""
-        execution = self._executions.get(token[0])
-        if execution is not None:
-            self.arrive(token, execution.end)
+            errors = [error for device in self._devices.values() for error in _hand_on(device.everything())]
+        _raise_first(errors)
 
     @property
     def is_idle(self) -> bool:
-        return not self._executions
-
-    def _advance(self) -> None:
-        errors = []
-        for number, execution in list(self._executions.items()):
-            while (hand_on := execution.due()) is not None:
-                try:
-                    hand_on()
-                except BaseException as error:  # those that follow are not to be held for ever
-                    errors.append(error)
-            if execution.ended:
-                del self._executions[number]
-            elif execution.awaited:
-                break
-        self._watch()
-        if errors:
-            raise errors[0]
+        return all(device.is_idle for device in self._devices.values())
 
     def _watch(self) -> None:
-        """Looks again later if calls are held because an earlier execution has not ended."""
-        if self._timer is not None or not any(each.holds_any for each in list(self._executions.values())[1:]):
+        """Looks again later if calls are kept back."""
+        if self._timer is not None or not any(device.keeps_back for device in self._devices.values()):
             return
-        earlier = list(self._executions.values())[:-1]
-        self._timer = threading.Timer(self._patience, self._give_up, [earlier])
+        now = {
+            number: (
+                [each for each in device.executions if each.has_ended or each is not device.executions[-1]],
+                device.early[:],
+            )
+            for number, device in self._devices.items()
+        }
+        self._timer = threading.Timer(self._patience, self._give_up, [now])
         self._timer.daemon = True
         self._timer.start()
 
-    def _give_up(self, executions: list[_Execution]) -> None:
+    def _give_up(self, then: dict[int, tuple[list[_Execution], list[Event]]]) -> None:
+        errors: list[BaseException] = []
         with self._lock:
             self._timer = None
-            for execution in executions:
-                execution.awaited = False
-            self._advance()
+            for number, (executions, early) in then.items():
+                device = self._devices[number]
+                errors += _hand_on(device.give_up(executions, early)) + _hand_on(device.due())
+            self._watch()
+        _raise_first(errors)
 
 
-_numbers = itertools.count(1)
+def _hand_on(calls: Iterator[Hand]) -> list[BaseException]:
+    errors = []
+    for hand_on in calls:
+        try:
+            hand_on()
+        except BaseException as error:  # those that follow are not to be held for ever
+            errors.append(error)
+    return errors
+
+
+def _raise_first(errors: list[BaseException]) -> None:
+    if errors:
+        raise errors[0]
+
+
 _sequences: weakref.WeakValueDictionary[Any, Sequence] = weakref.WeakValueDictionary()
 
 
 def sequence_for(receiver: Any) -> Sequence:
     """The sequence of a receiver. The programs that send to it keep it alive."""
     return _sequences.setdefault(receiver, Sequence())
+
+
+def hand_on_in_turn(receiver: Any, words: np.ndarray, hand_on: Hand) -> None:
+    """A call, with the words of its token."""
+    sequence_for(receiver).receive(Event(Kind.CALL, Token.of(words), hand_on))
+
+
+def in_turn(receiver: Any, num_words: int, run: Callable[..., Any]) -> Callable[..., tuple[()]]:
+    """A host function that returns nothing, run when it is its turn. Its first array begins, in each lane, with the words of the
+    call's token."""
+    sequence = sequence_for(receiver)
+
+    def arrive(*arrays: np.ndarray) -> tuple[()]:
+        words = arrays[0].reshape(-1, arrays[0].shape[-1])[0, :num_words]
+        sequence.receive(Event(Kind.CALL, Token.of(words), functools.partial(run, *arrays)))
+        return ()
+
+    return arrive
+
+
+@atexit.register
+def _flush() -> None:
+    sequences = list(_sequences.values())
+    if sequences:
+        try:
+            jax.effects_barrier()
+        finally:
+            for sequence in sequences:
+                sequence.flush()

@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from jax import lax
 
-from lox._host.order import NUM_WORDS, Token
 from lox._jax import sharding
 from lox._storage.packing import Packing
 from lox._storage.words import Layout
@@ -21,9 +20,8 @@ from lox._types import Array
 
 
 class Opened(NamedTuple):
-    """What a call brings: its token, which lanes are alive, and the other leaves for all lanes."""
+    """What a call brings besides its token: which lanes are alive, and the other leaves for all lanes."""
 
-    token: Token
     alive: np.ndarray
     leaves: list[np.ndarray]
 
@@ -34,21 +32,19 @@ class Parcel:
 
     Attributes:
       lanes: sizes of the vmap axes, outermost first. They lead the arrays.
-      has_token: the first leaves are the words of the call's token.
-      numbered: the token says when the call is its turn (``lox._host.order``).
+      token_words: so many leaves, the first ones, are words of the call's token.
       has_alive: the next leaf says which lanes the call is for.
       layout: of all leaves.
     """
 
     lanes: tuple[int, ...]
-    has_token: bool
-    numbered: bool
+    token_words: int
     has_alive: bool
     layout: Layout
 
     def opener(self) -> Callable[[Sequence[np.ndarray]], Opened]:
         """A function of the arrays that arrive."""
-        lanes, first = self.lanes, NUM_WORDS if self.has_token else 0
+        lanes, first = self.lanes, self.token_words
         everyone = np.ones(lanes, bool)
         everyone.setflags(write=False)
 
@@ -59,9 +55,8 @@ class Parcel:
 
         def take_apart(arrays: Sequence[np.ndarray]) -> Opened:
             leaves = self.layout.unpack_numpy(list(map(spread, arrays)) if lanes else arrays)
-            token = tuple(word.item(0) for word in leaves[:first])
             alive, rest = (leaves[first], leaves[first + 1 :]) if self.has_alive else (everyone, leaves[first:])
-            return Opened(token, alive, rest)
+            return Opened(alive, rest)
 
         return take_apart
 
@@ -69,37 +64,35 @@ class Parcel:
 def as_they_are(arrays: Sequence[Any], lanes: tuple[int, ...], has_alive: bool, impls: Sequence[str | None]) -> Parcel:
     """Of arrays that are not packed: eagerly there is nothing to gain from it."""
     layout = Layout.of(arrays, 0, impls=(*[None] * int(has_alive), *impls))
-    return Parcel(lanes, False, False, has_alive, layout)
+    return Parcel(lanes, 0, has_alive, layout)
 
 
 def pack(
     packing: Packing,
-    token: Sequence[Array],
+    words: Sequence[Array],
     alive: Sequence[Array],
     leaves: Sequence[Array],
     *,
     lanes: tuple[int, ...],
     constants: int,
     impls: Sequence[str | None],
-    numbered: bool,
 ) -> tuple[list[Array], Parcel]:
     """The arrays to send.
 
     Args:
-      token: the token of the call, or nothing. It is among the arrays if what is beside the record is packed with it.
+      words: those of the call's token that are sent.
       alive: which lanes the call is for, or nothing.
       constants: so many of the leaves, the first ones, are the same in every call.
     """
-    words = [each[i] for each in token for i in range(NUM_WORDS)]  # scalars are packed even where values may be split
-    inside = [] if packing.beside else [lax.expand_dims(word, tuple(range(len(lanes)))) for word in words]
-    arrays = [*inside, *alive, *leaves]
+    in_lanes = [lax.expand_dims(word, tuple(range(len(lanes)))) for word in words]
+    arrays = [*in_lanes, *alive, *leaves]
     types = [_type_in_a_lane(array, len(lanes)) for array in arrays]
     # Packed, what is the same in every call would be copied each time.
     apart = {id(aval) for aval in types[: len(alive) + constants]} if packing.beside else set()
-    layout = Layout.of(types, packing.host, apart, impls=(*[None] * len([*inside, *alive]), *impls))
+    layout = Layout.of(types, packing.host, apart, impls=(*[None] * len([*words, *alive]), *impls))
     small = [array for array, packed in zip(arrays, layout.packed, strict=True) if packed]
     large = [array for array, packed in zip(arrays, layout.packed, strict=True) if not packed]
-    parcel = Parcel(lanes, bool(inside), numbered and bool(inside), bool(alive), layout)
+    parcel = Parcel(lanes, len(words), bool(alive), layout)
     return [*([_in_each_lane(layout.pack_words, small, len(lanes))] if small else []), *large], parcel
 
 

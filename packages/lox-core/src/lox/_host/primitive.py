@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 
 from lox._errors import OrderError
-from lox._host import order
+from lox._host import order, tokens
 from lox._host.parcel import Parcel, as_they_are, pack
 from lox._jax import compat, lowering, sharding
 from lox._jax.primitive import EffectfulPrimitive
@@ -45,7 +45,8 @@ def deliver(
     *,
     constants: int = 0,
     token: Array | None = None,
-    numbered: bool = False,
+    receiver: Any = None,
+    waits: bool = True,
     alive: Alive = True,
     masked: bool = False,
     ordered: bool = False,
@@ -54,7 +55,11 @@ def deliver(
     """Make a host call. The first ``constants`` leaves are the same in every call.
 
     With a ``token`` it is delivered after the call that the token came from, and the first result is the next token. XLA is
-    free to reorder calls that do not depend on each other, and does. ``numbered`` tokens come from ``executions.begin``.
+    free to reorder calls that do not depend on each other, and does.
+
+    Args:
+      receiver: whose calls the host puts in order, where calls are numbered. Their tokens come from ``executions.begin``.
+      waits: whether, elsewhere, the call waits for the one that the token came from.
     """
     has_alive = alive is not True
     return deliver_p.bind(
@@ -65,7 +70,8 @@ def deliver(
         target=target,
         lanes=(),
         has_token=token is not None,
-        numbered=numbered,
+        receiver=receiver,
+        waits=waits,
         has_alive=has_alive,
         masked=masked,
         ordered=ordered,
@@ -74,8 +80,6 @@ def deliver(
         impls=tuple(map(key_impl, leaves)),
     )
 
-
-_TOKEN = np.zeros(order.NUM_WORDS, order.WORD)
 
 # --- the primitive ---------------------------------------------------------------------------------------------------
 # operands: a token and `alive`, if there are any, then the arrays. All except the token have len(lanes) leading axes. An
@@ -99,7 +103,15 @@ deliver_p = EffectfulPrimitive("lox_deliver")
 
 @deliver_p.def_impl
 def _deliver_impl(
-    *operands: Any, target: Target, lanes: Any, has_token: bool, has_alive: bool, results: Any, impls: Any, **_: Any
+    *operands: Any,
+    target: Target,
+    lanes: Any,
+    has_token: bool,
+    has_alive: bool,
+    receiver: Any,
+    results: Any,
+    impls: Any,
+    **_: Any,
 ) -> list[Any]:
     token = list(operands[: int(has_token)])
     # Under an eager jvp, an operand can be a Python number, which numpy would turn into a 64-bit one.
@@ -107,6 +119,10 @@ def _deliver_impl(
     if has_alive and not arrays[0].any() and not results:
         return token
     run = target.prepare(as_they_are(arrays, lanes, has_alive, impls))
+    if token and receiver is not None and numbered_at(token[0]):
+        # A loop before this call is a compiled program, whose calls are numbered.
+        order.hand_on_in_turn(receiver, np.asarray(token[0]), functools.partial(run, *arrays))
+        return [tokens.following(token[0])]
     return token + [jnp.asarray(out) for out in run(*arrays)]
 
 
@@ -123,7 +139,7 @@ def _deliver_batching(
     *,
     lanes: Any,
     has_token: bool,
-    numbered: bool,
+    receiver: Any,
     ordered: bool,
     **params: Any,
 ) -> Any:
@@ -136,10 +152,10 @@ def _deliver_batching(
         for operand, dim in zip(operands, dims, strict=True)
     ]
     if has_token:
-        # One call for all lanes needs one token. A slice of the batched token depends on all of them, and a lane that has made
-        # the last call has the highest number.
-        moved[0] = jnp.max(moved[0], 0) if numbered else moved[0][0]
-    params |= {"lanes": (axis_data.size, *lanes), "has_token": has_token, "numbered": numbered, "ordered": ordered}
+        # One call for all lanes needs one token. A slice of the batched token depends on all of them; and all lanes together
+        # have made as many calls on a track as the one that has made the most.
+        moved[0] = moved[0][0] if receiver is None else jnp.max(moved[0], 0)
+    params |= {"lanes": (axis_data.size, *lanes), "has_token": has_token, "receiver": receiver, "ordered": ordered}
     outs = deliver_p.bind(*moved, **params)
     return outs, [None] * int(has_token) + [0] * (len(outs) - int(has_token))
 
@@ -149,11 +165,33 @@ def packing_of(ctx: Any) -> Packing:
     return packing_on(lowering.platform(ctx), lowering.may_split_values(ctx))
 
 
-def _deliver_lowering(ctx: Any, *operands: Any, has_token: bool, has_alive: bool, masked: bool, **params: Any) -> Any:
+def numbered_at(token: Any) -> bool:
+    """Outside compiled programs: whether calls are numbered on the device where a token is."""
+    return any(packing_on(device.platform, may_be_split=False).numbered for device in jnp.asarray(token).devices())
+
+
+def _deliver_lowering(
+    ctx: Any,
+    *operands: Any,
+    has_token: bool,
+    has_alive: bool,
+    masked: bool,
+    receiver: Any,
+    waits: bool,
+    **params: Any,
+) -> Any:
     packing = packing_of(ctx)
     matters = has_alive and (masked or ctx.avals_in[int(has_token)].size > 1)
-    lower = lowering.lower_fun(_deliver_if_any_alive if matters else _deliver_always, multiple_results=True)
-    return lower(ctx, *operands, has_token=has_token, has_alive=has_alive, packing=packing, **params)
+    make = _deliver_if_any_alive if matters else _deliver_always
+    params |= {"has_alive": has_alive, "packing": packing, "receiver": receiver if packing.numbered else None}
+    passes_by = has_token and not (waits or packing.numbered)
+
+    def make_call(*operands: Array) -> list[Array]:
+        if passes_by:
+            return [operands[0], *make(*operands[1:], has_token=False, **params)]
+        return make(*operands, has_token=has_token, **params)
+
+    return lowering.lower_fun(make_call, multiple_results=True)(ctx, *operands)
 
 
 def _deliver_if_any_alive(*operands: Array, has_token: bool, has_alive: bool, **params: Any) -> list[Array]:
@@ -180,24 +218,21 @@ def _host_call(
     lanes: Any,
     constants: int,
     impls: Any,
-    numbered: bool,
+    receiver: Any,
     **params: Any,
 ) -> Callable[[], list[Array]]:
     """A function that makes the call."""
-    counts = numbered and packing.numbered
-    arrays, parcel = pack(packing, token, alive, leaves, lanes=lanes, constants=constants, impls=impls, numbered=counts)
-    # With lanes, two branches can both go on from one token, and neither counts the calls of the other: so those wait too.
-    waits = bool(token) and not (counts and not lanes)
-    awaited = token if waits else ()
-    make = functools.partial(host_call_p.bind, *awaited, *arrays, parcel=parcel, lanes=lanes, has_token=waits, **params)
-    if not counts:
-        return make
-
-    def make_and_count() -> list[Array]:
-        after = order.following(token[0])
-        return [lax.add(after, returned) for returned in make()] if waits else [*make(), after]
-
-    return make_and_count
+    counted = bool(token) and receiver is not None
+    # Of a token that only makes a call wait, one word is enough. They are scalars, which are packed even where values may be
+    # split.
+    number = token[0].size if counted else len(token) * (not packing.beside)
+    words = [token[0][i] for i in range(number)]
+    arrays, parcel = pack(packing, words, alive, leaves, lanes=lanes, constants=constants, impls=impls)
+    call = functools.partial(host_call_p.bind, parcel=parcel, lanes=lanes, **params)
+    if counted:
+        after = tokens.following(token[0])
+        return lambda: [after, *call(*arrays, receiver=receiver, has_token=False)]
+    return functools.partial(call, *token, *arrays, receiver=None, has_token=bool(token))
 
 
 def _deliver_transpose(
@@ -208,12 +243,12 @@ def _deliver_transpose(
     del cotangents
     first = int(has_token) + int(has_alive)
     alive, leaves = operands[int(has_token) : first], operands[first:]
-    token = [order.first_token()] if has_token else []
+    token = [tokens.first_token()] if has_token else []
     whole: list[tuple[Target, Sequence[int]]] = [(target, range(len(leaves)))]
     for part, places in target.parts(len(leaves)) if any(map(compat.is_linear, leaves)) else whole:
         told = [*alive, *(leaves[i] for i in places)]
         if not any(map(compat.is_linear, told)):
-            chosen = {**params, "target": part, "impls": tuple(impls[i] for i in places), "numbered": False}
+            chosen = {**params, "target": part, "impls": tuple(impls[i] for i in places), "receiver": None}
             token = deliver_p.bind(*token, *told, has_token=has_token, has_alive=has_alive, **chosen)[: int(has_token)]
     return [None] * len(operands)
 
@@ -230,20 +265,31 @@ host_call_p.def_effectful_abstract_eval(_deliver_abstract_eval)
 
 
 def _host_call_lowering(
-    ctx: Any, *operands: Any, target: Target, parcel: Parcel, lanes: Any, has_token: bool, ordered: bool, results: Any
+    ctx: Any,
+    *operands: Any,
+    target: Target,
+    parcel: Parcel,
+    lanes: Any,
+    receiver: Any,
+    has_token: bool,
+    ordered: bool,
+    results: Any,
 ) -> Any:
     if ordered and lowering.current_device_count(ctx) > 1:
         raise OrderError("lox.tap: ordered=True does not work on more than one device. Leave it out")
     automatic = lowering.automatic_axes(ctx)
     if automatic:
-        params = dict(target=target, parcel=parcel, lanes=lanes, has_token=has_token, ordered=ordered, results=results)
+        params = dict(target=target, parcel=parcel, lanes=lanes, receiver=receiver, ordered=ordered, results=results)
         outs = [compat.ShapedArray(lanes + r.shape, r.dtype) for r in results]
-        bind = functools.partial(host_call_p.bind, **params)
+        bind = functools.partial(host_call_p.bind, has_token=has_token, **params)
         once = functools.partial(_once_along, automatic, bind, outs, int(has_token))
         return lowering.lower_fun(once, multiple_results=True)(ctx, *operands)
     run = target.prepare(parcel)
-    beside = int(has_token and not parcel.has_token)  # a token that is among the arrays is not sent twice
-    call = (lambda *arrays: (_TOKEN, *run(*arrays[beside:]))) if has_token else run
+    if receiver is not None:
+        run = order.in_turn(receiver, parcel.token_words, run)
+    beside = int(has_token and not parcel.token_words)  # a token that is among the arrays is not sent twice
+    returned = tuple(np.zeros(aval.shape, aval.dtype) for aval in ctx.avals_in[: int(has_token)])
+    call = (lambda *arrays: (*returned, *run(*arrays[beside:]))) if has_token else run
     sent = slice(int(has_token) - beside, None)
     effect = _ordered_host_effect if ordered else None
     return lowering.lower_to_host_call(ctx, call, operands[sent], effect, bool(results), ctx.avals_in[sent])

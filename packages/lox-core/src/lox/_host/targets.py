@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from lox._host import order
 from lox._host.delivery import Delivery, WholeTarget
 from lox._host.parcel import Parcel
 from lox._logdict import logdict
@@ -163,26 +162,19 @@ class RecordsTarget:
             return simple
         lanes, take_apart, places = parcel.lanes, parcel.opener(), self._places()
         unflatten, num_operands = self.tree.unflatten, self.tree.num_leaves
-        sequence = order.sequence_for(self.records[0].handle) if parcel.numbered else None
 
-        def hand_on(alive: np.ndarray, leaves: Sequence[np.ndarray]) -> None:
+        def run(*arrays: np.ndarray) -> tuple[()]:
+            alive, leaves = take_apart(arrays)
             operands = unflatten(leaves[:num_operands])
             for part, start, end in places:
                 part.hand_on(lanes, alive, operands, leaves[start:end])
-
-        def run(*arrays: np.ndarray) -> tuple[()]:
-            token, alive, leaves = take_apart(arrays)
-            if sequence is None:
-                hand_on(alive, leaves)
-            else:
-                sequence.arrive(token, functools.partial(hand_on, alive, leaves))
             return ()
 
         return run
 
     def _prepare_simple(self, parcel: Parcel) -> Callable[..., tuple[()]] | None:
         layout = parcel.layout
-        if parcel.lanes or parcel.has_alive or parcel.has_token or self.tree.num_leaves:
+        if parcel.lanes or parcel.has_alive or parcel.token_words or self.tree.num_leaves:
             return None
         if not all(not part.masked and _for_callback(part.handle, part.form, layout) for part in self.records):
             return None
@@ -247,7 +239,7 @@ class RowsTarget(WholeTarget):
         used = (slice(None),) * len(lanes) + (slice(self.ring.rows),)
 
         def run(*arrays: np.ndarray) -> tuple[()]:
-            _, alive, leaves = take_apart(arrays)
+            alive, leaves = take_apart(arrays)
             operands, leaves = leaves[:num_operands], leaves[num_operands:]
             count = self.ring.rows if self.full else leaves.pop(0)
             logs = self.form.rows(layout.unpack_numpy([buffer[used] for buffer in leaves]), count, len(lanes))

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from lox._interpret import answers, lanes, table
-from lox._interpret.pacing import Pace
+from lox._interpret.pacing import AS_A_WHOLE, Pace
 from lox._interpret.survey import Survey
 from lox._jax import compat
 from lox._marks.mark import Record, marking, marks_are_wanted
@@ -46,7 +46,7 @@ class Context:
       devices: their mesh, if its devices are known while tracing.
       certain: the keys that every device records equally often in these shard_maps; None outside them.
       later: the stores that a surrounding loop sends between its chunks.
-      first: whether this is the first iteration of such a chunk, if only its records are sent.
+      asks: whether a record that may not be due is sent under a condition; otherwise the host is told whether it is.
       place: where this is in the program, for collectors that have a map of it (``lox._inside``).
     """
 
@@ -54,11 +54,11 @@ class Context:
     alive: Alive = True
     lanes: Array | None = None
     env: Any = ()
-    first: Array | None = None
     mesh: tuple[tuple[str, int], ...] = dataclasses.field(default=(), metadata={"static": True})
     devices: Any = dataclasses.field(default=None, metadata={"static": True})
     certain: frozenset[str] | None = dataclasses.field(default=None, metadata={"static": True})
     later: frozenset[int] = dataclasses.field(default=frozenset(), metadata={"static": True})
+    asks: bool = dataclasses.field(default=True, metadata={"static": True})
     place: Any = dataclasses.field(default=None, metadata={"static": True})
 
 
@@ -79,7 +79,7 @@ class Frame:
         self.state = dict(context.state)
         self.alive, self.lanes, self.env = context.alive, context.lanes, context.env
         self.mesh, self.devices, self.certain = context.mesh, context.devices, context.certain
-        self.later, self.first, self.place = context.later, context.first, context.place
+        self.later, self.asks, self.place = context.later, context.asks, context.place
         self.visit: Any = None
         self.index: Array | None = None
         self.rows = Rows()
@@ -96,11 +96,11 @@ class Frame:
             self.alive,
             self.lanes,
             self.env,
-            self.first,
             self.mesh,
             self.devices,
             self.certain,
             self.later,
+            self.asks,
             self.place,
         )
         return dataclasses.replace(here, **changes)
@@ -146,12 +146,23 @@ class Collector:
         """
         return frozenset()
 
-    def pace(self, eqn: Any) -> Pace | None:
-        """In which chunks a scan is taken; None: as a whole."""
-        return None
+    def branch(self, jaxprs: Sequence[Any], i: int, args: Sequence[Array], frame: Frame) -> list[Array]:
+        """Run one of several branches."""
+        return self.body(jaxprs[i], args, frame)
 
-    def after_chunk(self, frame: Frame, pace: Pace, iterations: int) -> None:
-        """A chunk of a scan has ended; the last one can have fewer iterations."""
+    def pace(self, eqn: Any, later: frozenset[int]) -> Pace:
+        """In which chunks a scan is taken, if surrounding loops send these stores."""
+        return AS_A_WHOLE
+
+    def before_chunks(self, frame: Frame, pace: Pace) -> None:
+        """The first chunk of a scan begins."""
+
+    def after_chunk(self, frame: Frame, pace: Pace, iterations: int, before: State) -> None:
+        """A chunk of a scan has ended; the last one can have fewer iterations.
+
+        Args:
+          before: the state when it began.
+        """
 
     def rule_context(self) -> Any:
         """The context in which derivative rules are traced."""

@@ -1,4 +1,4 @@
-"""The first records of a chunk of a scan, carried to its end as vectors of words."""
+"""What a chunk of a scan holds, carried to its end as vectors of words."""
 
 from __future__ import annotations
 
@@ -18,38 +18,41 @@ Step = Callable[[Any, Any], Any]
 
 
 class Held:
-    """Packs the records of some stores while a chunk runs. Each carried value would be a kernel of its own.
+    """Packs the records that stores hold while a chunk runs, and the counters. Each carried value would be a kernel of its own.
 
     Args:
       state: of all stores of the loop.
-      pace: which of them hold the first record of a chunk.
+      pace: which of them hold single records.
       limit: leaves of up to so many elements are packed.
     """
 
     def __init__(self, state: dict[int, Any], pace: Pace, limit: int) -> None:
-        self._numbers = pace.stores
+        calls = pace.calls if pace.clocks else ()
+        num_axes = {number: call.num_axes for call in calls for number in call.stores}
+        if calls:
+            # Counters and clocks: of the devices of a shard_map, each has one.
+            num_axes |= {n: value.ndim for n, value in state.items() if getattr(value, "dtype", None) == jnp.int32}
+        self._numbers = num_axes.keys()
         by_axes: dict[int, dict[int, Any]] = {}
-        for call in pace.calls:
-            by_axes.setdefault(call.num_axes, {}).update({number: state[number] for number in call.stores})
-        self._packs = [_Pack(records, num_axes, limit) for num_axes, records in by_axes.items()]
+        for number, axes in num_axes.items():
+            by_axes.setdefault(axes, {})[number] = state[number]
+        self._packs = [_Pack(records, axes, limit) for axes, records in by_axes.items()]
 
-    def start(self, carry: Any) -> Any:
+    def pack(self, carry: Any) -> Any:
+        """What the loop carries, and the state, as the chunks carry it."""
         carried, state = carry
-        return carried, *self._pack(state), jnp.bool_(True)
+        return carried, *self._pack(state)
 
-    def step(self, body: Callable[[Any, Any, Array], Any]) -> Step:
-        """``body`` also takes whether the iteration is the first of its chunk."""
+    def unpack(self, carry: Any) -> Any:
+        carried, others, words = carry
+        return carried, self._unpack(others, words)
 
+    def step(self, body: Step) -> Step:
         def run(carry: Any, inputs: Any) -> Any:
-            carried, others, words, first = carry
-            (carried, state), ys = body((carried, self._unpack(others, words)), inputs, first)
-            return (carried, *self._pack(state), jnp.bool_(False)), ys
+            after, ys = body(self.unpack(carry), inputs)
+            return self.pack(after), ys
 
         return run
-
-    def end(self, carry: Any) -> Any:
-        carried, others, words, _ = carry
-        return carried, self._unpack(others, words)
 
     def _pack(self, state: dict[int, Any]) -> tuple[dict[int, Any], list[Any]]:
         others = {number: state[number] for number in state if number not in self._numbers}

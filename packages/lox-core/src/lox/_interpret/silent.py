@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
-from lox._host.executions import begin_p, end_p
-from lox._host.order import first_token
+from lox._host.executions import number_p, say_p
 from lox._host.primitive import deliver_p
 from lox._interpret import marked_rules
 from lox._interpret.collect import Collector, Context, Frame
@@ -49,16 +49,16 @@ def _evaluated(silencer: Collector, jaxpr: Any) -> Any:
 class _HostCallSilencer(Collector):
     """Drops every host call whose result is not used."""
 
-    also = frozenset([deliver_p.name])
+    also = frozenset([deliver_p.name, number_p.name, say_p.name])
 
     def __init__(self, survey: type[Survey] = Survey) -> None:
         super().__init__(survey(lambda mark, key: False, also=self.also), keep=False)
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Any:
-        if eqn.primitive is begin_p:
-            return [first_token()]
-        if eqn.primitive is end_p:
+        if eqn.primitive is say_p:
             return []
+        if eqn.primitive is number_p:
+            return [np.zeros(var.aval.shape, var.aval.dtype) for var in eqn.outvars]
         if eqn.primitive is not deliver_p:
             return super()._step(eqn, invals, frame)
         return invals[: len(eqn.outvars)] if once.passes_on(eqn) else compat.bind_eqn(eqn, invals)

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+import jax
+
 from lox._interpret import lanes, table
 from lox._interpret.lanes import Lanes
 from lox._jax import compat, hi_primitives, sharding
@@ -111,6 +113,7 @@ class Survey:
         self._marked: dict[int, tuple[Any, bool]] = {}
         self._holding: dict[int, tuple[Any, bool]] = {}
         self._calls: dict[int, tuple[Any, int]] = {}
+        self._tracks: dict[int, tuple[Any, int]] = {}
         self._waiting: dict[int, Any] = {}
         self._looping: dict[int, tuple[Any, bool]] = {}
         self._selected: dict[int, tuple[Mark, tuple[str, ...]]] = {}
@@ -209,6 +212,20 @@ class Survey:
             uses = [use for jaxpr in jaxprs for usage in self(jaxpr).usages.values() for use in usage.uses]
             inside = max(inside, len({use.mark for use in uses}))
         return copies * inside
+
+    def tracks(self, jaxpr: Any) -> int:
+        """How many parts of a jaxpr that make host calls can run side by side: under ``vmap``, all branches do."""
+        body, _ = compat.open_jaxpr(jaxpr)
+        if id(body) not in self._tracks:
+            most = max((self._tracks_in(eqn) for eqn in body.eqns), default=0)
+            self._tracks[id(body)] = (body, most)
+        return self._tracks[id(body)][1]
+
+    def _tracks_in(self, eqn: Any) -> int:
+        if eqn.primitive is log_p or not self.has_marks(eqn):
+            return int(eqn.primitive is log_p)
+        inside = list(map(self.tracks, compat.all_jaxprs_in_params(eqn.params)))
+        return sum(inside) if eqn.primitive is jax.lax.cond_p else max(inside, default=1)
 
     def _holds_loop(self, eqn: Any) -> bool:
         is_loop = is_scan(eqn) or eqn.primitive.name == "while"

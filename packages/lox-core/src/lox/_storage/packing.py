@@ -15,6 +15,11 @@ from lox._jax import sharding
 
 # A leaf with more elements than this gains nothing from being packed, and the copy would cost.
 MAX_PACKED_ELEMENTS = 64
+# On accelerators each operand of a host call is a transfer, which takes longer than copying 64 KB on the device.
+MAX_SENT_TOGETHER = 2**14
+
+# More operations than any loop has.
+UNLIMITED = 2**31
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +33,8 @@ class Packing:
       beside: whether a host call sends what is not part of the record (the run, which lanes are alive, the token that keeps calls
         in order) in operands of their own.
       fused: a loop body of scalar code returns up to this many leaves unpacked.
-      batches: for ``tap(batch=)``, a loop body of up to this many operations is cut into chunks where that can be done. Other
-        loops ask in each iteration whether there is something to send.
+      batches: for ``tap(batch=)``, a loop of up to this many operations is cut into chunks where each fills its buffers; without
+        a limit, wherever that can be done. Other loops ask in each iteration whether there is something to send.
       intervals: the same for ``tap(interval=)``, whose records then arrive later.
       mixed: whether narrow and wide leaves are packed together, in words as wide as the widest.
       numbered: whether host calls that are made in order are numbered, for the host to put them in order, so that none waits
@@ -39,10 +44,10 @@ class Packing:
 
     rows: int = MAX_PACKED_ELEMENTS
     folds: int = MAX_PACKED_ELEMENTS
-    host: int = MAX_PACKED_ELEMENTS
+    host: int = MAX_SENT_TOGETHER
     fused: int = 0
-    batches: int = 2**31
-    intervals: int = 2**31
+    batches: int = UNLIMITED
+    intervals: int = UNLIMITED
     mixed: bool = False
     numbered: bool = False
     turned: bool = False
@@ -61,7 +66,7 @@ _PACKING = {
     # of scalar code is one kernel, which writes a few outputs as cheaply as one. Unpacking is faster from columns. One more
     # operand of a host call costs less than packing it for each call. A condition takes 70 ns, and the last chunk of a loop,
     # which may be shorter, is compiled by itself: chunks are for small steps.
-    "cpu": Packing(fused=12, batches=100, intervals=0, mixed=True, turned=True, beside=True),
+    "cpu": Packing(host=MAX_PACKED_ELEMENTS, fused=12, batches=100, intervals=0, mixed=True, turned=True, beside=True),
     # A fusion writes any number of outputs at no cost, and a row of more than 16 words is padded to 128: packed, 64
     # scalars take three times as long. Each operand of a host call is a transfer, and what the host returns, the core waits for.
     "tpu": Packing(rows=0, folds=0, batches=0, intervals=0, numbered=True),

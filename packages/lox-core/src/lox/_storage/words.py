@@ -236,7 +236,13 @@ _FUSED_OPERANDS = 8
 _PADDED_TOGETHER = 12
 
 
+# Longer pieces are not worth it: each of them would be looked at for every word of the vector.
+_MAX_SELECTED_WORDS = 128
+
+
 def _join_words(pieces: list[Any]) -> Any:
+    if any(piece.size > _MAX_SELECTED_WORDS for piece in pieces):
+        return lax.concatenate(pieces, 0)
     if len(pieces) <= _PADDED_TOGETHER:
         return _overlay_words(pieces)
     size = max(_SELECTED_TOGETHER, -(-len(pieces) // _FUSED_OPERANDS))

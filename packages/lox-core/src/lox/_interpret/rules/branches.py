@@ -44,7 +44,7 @@ def run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
             follows = collector.tracks_lanes and platforms is None
             alive = frame.alive & (alone == i) if follows else frame.alive
             inner = Frame(frame.context(numbers, state=state, alive=alive))
-            outs = collector.body(branches[i], list(args), inner)
+            outs = collector.branch(branches, i, list(args), inner)
             if alone is not index:
                 inner.state = answers.select_state(alone == i, inner.state, state)
             rows = inner.rows.stack(looped).flat()

@@ -35,12 +35,12 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     fused = collector.packing.fused if _is_scalar_code(jaxpr) else 0
     index = _scanned_index(collector, length)
 
-    pace = None if any(map(sharding.is_split, invals)) else collector.pace(eqn)
-    later = frame.later if pace is None else frame.later.union(pace.stores)
+    pace = collector.pace(eqn, frame.later)
+    later, asks = frame.later | pace.stores | pace.clocks, frame.asks and pace.asks
 
-    def body(carry: Any, inputs: Any, first: Array | None = frame.first) -> Any:
+    def body(carry: Any, inputs: Any) -> Any:
         (carried, state), (x, place) = carry, inputs
-        inner = Frame(frame.context(numbers, state=state, later=later, first=first))
+        inner = Frame(frame.context(numbers, state=state, later=later, asks=asks))
         inner.index = place
         outs = collector.body(jaxpr, loop.arguments(consts, carried, x), inner)
         rows = inner.rows.stack()
@@ -58,29 +58,26 @@ def run_scan(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         given = None if xs or index is not None else length
         return hi_primitives.scan(step, carry, inputs, length=given, reverse=reverse, unroll=loop.unroll)
 
+    if pace.size:
+        collector.before_chunks(frame, pace)
     start = (init, frame.context(numbers).state)
-    if pace is None:
+    if not pace.size:
         (carried, state), (ys, packed) = scan(body, start, (xs, index), length)
     else:
-        held = Held(start[1], pace, collector.packing.rows) if pace.held else None
+        held = Held(start[1], pace, collector.packing.rows)
 
         def chunk(size: int, carry: Any, inputs: Any) -> Any:
-            if held is None:
-                (carried, state), ys = scan(body, carry, inputs, size)
-            else:
-                end, ys = scan(held.step(body), held.start(carry), inputs, size)
-                carried, state = held.end(end)
+            end, ys = scan(held.step(body), carry, inputs, size)
+            (carried, state), (_, before) = held.unpack(end), held.unpack(carry)
             between = Frame(frame.context(frozenset(), state=state))
-            collector.after_chunk(between, pace, size)
-            if pace.held:
-                # The next chunk holds other records, so that nothing is carried from one to the next.
-                between.state.update({number: carry[1][number] for number in pace.stores})
-            return (carried, between.state), ys
+            collector.after_chunk(between, pace, size, before)
+            return held.pack((carried, between.state)), ys
 
         whole, rest = functools.partial(chunk, pace.size), functools.partial(chunk, length % pace.size)
-        (carried, state), (ys, packed) = scan_in_chunks(
-            whole, rest, start, (xs, index), length=length, size=pace.size, reverse=reverse
+        end, (ys, packed) = scan_in_chunks(
+            whole, rest, held.pack(start), (xs, index), length=length, size=pace.size, reverse=reverse
         )
+        carried, state = held.unpack(end)
     frame.state.update(state)
     tree, layout = structure
     frame.rows.extend(tree.unflatten(layout.packed_leaves(packed)).of_iterations(length, reverse))
