@@ -29,10 +29,29 @@ than {noisy:.0%} to either side say *too noisy*. Targets are those the project s
 `hatch run bench:quick` measures the part that guards against regressions, and fails where a ratio is more than 30 % worse than the stored one.
 The *wall* clock is that on the wall; the *cpu* clock counts the seconds of the process on any core, which stays usable where others use the machine too.
 
-What programs cost on a TPU or a GPU is read from compiled programs: [On accelerators](accelerators.md) has those figures and how they
-were obtained.
+What programs cost on a TPU or a GPU is read from [compiled programs](#on-accelerators).
 
 Measured on: {machine}. Topics can be measured in separate runs (`--topic`); the load is the highest of them.
+"""
+
+ACCELERATORS = """\
+## On accelerators
+
+For a TPU and a GPU, programs are compiled without a device, and the figures are read from what the compiler made of them. Nothing was run.
+[The page on accelerators](accelerators.md) explains the tables and how they were obtained: `hatch run tpu:figures` and
+`hatch run cuda:figures` write them there.
+
+```{include} accelerators.md
+:start-after: "<!-- tpu: begin -->"
+:end-before: "<!-- tpu: end -->"
+```
+
+The same programs, compiled for an NVIDIA H100:
+
+```{include} accelerators.md
+:start-after: "<!-- cuda: begin -->"
+:end-before: "<!-- cuda: end -->"
+```
 """
 
 # The lines that the page begins with. A number in braces is that of a figure below: which ones, and in which order,
@@ -145,7 +164,7 @@ def page(
             parts.append(f"## {title}\n\n{text}\n")
             parts += [f"![{caption}](_static/{name})\n" for name, caption in pictures.get(topic, [])]
             parts.append(report.markdown(figures, topic) + "\n")
-    return "\n".join([*parts, *_missed(figures)])
+    return "\n".join([*parts, ACCELERATORS, *_missed(figures)])
 
 
 def _summary(figures: Sequence[Figure]) -> str:
