@@ -325,6 +325,37 @@ def test_numbered_calls_bring_what_waiting_calls_bring_in_the_same_order(program
     assert_close((same, found), (out, expected))
 
 
+REVERSED = {
+    "grad": (jax.grad, 2.0),
+    "vmap of grad": (lambda f: jax.vmap(jax.grad(f)), XS),
+    "grad of scan": (lambda f: jax.grad(lambda xs: jax.lax.map(f, xs).sum()), XS),
+}
+
+
+@pytest.mark.parametrize("name", REVERSED)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_execution_ends_also_if_reverse_mode_leaves_out_its_last_calls(name, compiled):
+    """A call with a tangent in it is not made, and so nobody knows how many there would have been."""
+    transform, args = REVERSED[name]
+    found = []
+
+    def tangents(x, t):
+        lox.log({"first": x})
+        t = jax.lax.fori_loop(0, 2, lambda _, t: t * 2, t)
+        lox.log({"tangent": t})
+        t = jax.lax.fori_loop(0, 2, lambda _, t: t * 2, t)
+        lox.log({"last": x})
+        return jnp.sin(x), jnp.cos(x) * t
+
+    sine = jax.custom_jvp(jnp.sin)
+    sine.defjvp(lambda x, t: lox.tap(tangents, lambda logs: found.append(*logs))(*x, *t))
+    step = jax.jit(transform(sine)) if compiled else transform(sine)
+    with built_for("tpu"), shuffling_host():
+        for _ in range(2):
+            jax.block_until_ready(step(jnp.asarray(args)))
+    assert sorted(found) == 2 * np.size(args) * ["first"] + 2 * np.size(args) * ["last"]
+
+
 def test_a_callback_that_raises_is_heard_and_the_others_are_called():
     called = []
 
@@ -363,6 +394,9 @@ class Program:
 
     def ends(self):
         self._say(Kind.END, 0, self.end)
+
+    def leaves(self):
+        self._say(Kind.LEAVE, 0, [0] * len(self.end))
 
 
 def test_calls_are_handed_on_by_number_whatever_the_order_they_arrive_in():
@@ -490,6 +524,18 @@ def test_executions_with_the_same_number_are_told_apart_by_what_they_lack(seed):
     assert sorted(found) == sorted(set(found))
     assert len(found) == total
     assert sequence.is_idle
+
+
+def test_an_execution_that_leaves_keeps_nobody_waiting():
+    sequence, found = order.Sequence(patience=0.01), []
+    first, second = (Program(sequence, n, found, end=(1,)).begins() for n in (1, 2))
+    second.calls(0)
+    first.leaves()
+    first.calls(0)  # it comes too late, but need not wait
+    second.ends()
+    assert found == [(2, 0), (1, 0)]
+    assert sequence.is_idle
+    wait_until(lambda: not sequence._devices[0].executions)
 
 
 def test_numbers_go_on_after_32_bits():

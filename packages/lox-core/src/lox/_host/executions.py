@@ -35,9 +35,9 @@ def begin(receiver: Any, token: Array, device: Any) -> Array:
     return token
 
 
-def end(receiver: Any, token: Array) -> None:
-    """No call follows the one that this token came from."""
-    say_p.bind(token, receiver=receiver, kind=Kind.END)
+def end(receiver: Any, first: Array, last: Array) -> None:
+    """No call follows the one that the last token came from."""
+    say_p.bind(first, last, receiver=receiver, kind=Kind.END)
 
 
 # --- the number of an execution --------------------------------------------------------------------------------------
@@ -69,6 +69,7 @@ lowering.define_lowering(number_p, _number_lowering)
 
 # --- its beginning and its end ---------------------------------------------------------------------------------------
 
+# Its operands are tokens. The last one is sent.
 say_p = EffectfulPrimitive("lox_say_execution")
 
 
@@ -89,33 +90,44 @@ class _Said(WholeTarget):
 
 
 @say_p.def_impl
-def _say_impl(token: Any, *, receiver: Any, kind: Kind) -> list[Array]:
-    if numbered_at(token):
-        order.sequence_for(receiver).receive(Event(kind, Token.of(np.asarray(token))))
+def _say_impl(*tokens: Any, receiver: Any, kind: Kind) -> list[Array]:
+    if numbered_at(tokens[-1]):
+        order.sequence_for(receiver).receive(Event(kind, Token.of(np.asarray(tokens[-1]))))
     return []
 
 
 @say_p.def_effectful_abstract_eval
-def _say_abstract_eval(token: Any, **_: Any) -> Any:
-    del token
+def _say_abstract_eval(*tokens: Any, **_: Any) -> Any:
+    del tokens
     return [], {_effect}
 
 
 def _say_batching(axis_data: Any, tokens: Any, dims: Any, **params: Any) -> Any:
     del axis_data
-    (token,), (dim,) = tokens, dims
     # All lanes together have made as many calls on a track as the one that has made the most.
-    say_p.bind(token if dim is None else jnp.max(token, dim), **params)
+    say_p.bind(*(t if dim is None else jnp.max(t, dim) for t, dim in zip(tokens, dims, strict=True)), **params)
     return [], []
 
 
-def _say_lowering(ctx: Any, token: Any, *, receiver: Any, kind: Kind) -> Any:
+def _say_transpose(cotangents: Any, *tokens: Any, receiver: Any, kind: Kind) -> list[None]:
+    """After a call with tangents in it, which reverse mode does not make, nobody knows how many calls there were."""
+    del cotangents
+    known = [token for token in tokens if not compat.is_linear(token)]
+    say_p.bind(*known, receiver=receiver, kind=kind if len(known) == len(tokens) else Kind.LEAVE)
+    return [None] * len(tokens)
+
+
+def _say_lowering(ctx: Any, *tokens: Any, receiver: Any, kind: Kind) -> Any:
     if not packing_of(ctx).numbered:
         return []
-    return lowering.lower_fun(lambda token: deliver(_Said(receiver, kind), [token]), multiple_results=True)(ctx, token)
+
+    def say(*tokens: Array) -> list[Array]:
+        return deliver(_Said(receiver, kind), tokens[-1:])
+
+    return lowering.lower_fun(say, multiple_results=True)(ctx, *tokens)
 
 
 compat.define_batching(say_p, _say_batching)
 compat.define_jvp_binding_primals(say_p)
-compat.define_transpose(say_p, lambda cotangents, token, **params: [None])
+compat.define_transpose(say_p, _say_transpose)
 lowering.define_lowering(say_p, _say_lowering)

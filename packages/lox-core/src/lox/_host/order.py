@@ -27,6 +27,7 @@ class Kind(enum.Enum):
     BEGIN = enum.auto()
     CALL = enum.auto()
     END = enum.auto()
+    LEAVE = enum.auto()  # it ends, but does not know after how many calls
 
 
 class Event(NamedTuple):
@@ -45,7 +46,8 @@ class _Execution:
         self.awaited = True  # by those that began later
         self._done = [0] * len(token.counts)  # so many calls of each track were handed on
         self._held: dict[tuple[int, int], Event] = {}
-        self._end: list[int] | None = None
+        self._end: list[int] | None = None  # so many calls of each track there are
+        self.has_left = False
 
     @property
     def holds_any(self) -> bool:
@@ -53,7 +55,7 @@ class _Execution:
 
     @property
     def has_ended(self) -> bool:
-        return self._end is not None
+        return self.has_left or self._end is not None
 
     @property
     def is_over(self) -> bool:
@@ -63,7 +65,7 @@ class _Execution:
         """Whether this can be the execution that says so. Without random numbers, several have the same."""
         if event.token.execution != self.number or len(event.token.counts) != len(self._done):
             return False
-        if event.kind is Kind.END:
+        if event.kind is not Kind.CALL:
             return not self.has_ended
         track = event.token.track
         number = self._counts(event.token)[track]
@@ -75,6 +77,9 @@ class _Execution:
         counts = self._counts(event.token)
         if event.kind is Kind.CALL:
             self._held[event.token.track, counts[event.token.track]] = event
+            return []
+        if event.kind is Kind.LEAVE:
+            self.has_left, self.awaited = True, False
             return []
         self._end = counts
         later = [place for place in self._held if place[1] >= counts[place[0]]]
@@ -120,13 +125,13 @@ class _Device:
 
     @property
     def is_idle(self) -> bool:
-        return not (self.executions or self.early)
+        return not self.early and all(each.has_left and not each.holds_any for each in self.executions)
 
     @property
     def keeps_back(self) -> bool:
         """Whether something waits for what may never come."""
         late = self.executions[1:] + [execution for execution in self.executions[:1] if execution.has_ended]
-        return bool(self.early) or any(execution.holds_any for execution in late)
+        return bool(self.early) or any(execution.holds_any or execution.has_left for execution in late)
 
     def receive(self, event: Event) -> None:
         events = [event]

@@ -20,8 +20,9 @@ from lox._storage.packing import MAX_PACKED_ELEMENTS, Packing
 from lox._storage.stores import Aval
 from lox._types import Array
 
-# The number of the token that chains host calls in program order. Counters and stores have numbers from 0, clocks below it.
-TOKEN = -1
+# The numbers of the token that chains host calls in program order, and of the one that the program began with. Counters and
+# stores have numbers from 0, clocks below these.
+TOKEN, FIRST_TOKEN = -1, -2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Kept:
         """Sets the stores and the clocks; returns how loops are taken that send what is in them."""
         if not options.batch:
             meshes = _number({key: usage.uses[0].mesh for key, usage in self._usages.items()})
-            self.clocks = {key: TOKEN - 1 - number for key, number in meshes.items()}
+            self.clocks = {key: FIRST_TOKEN - 1 - number for key, number in meshes.items()}
         of_marks: dict[Label, tuple[int, ...]] = {}
         first = len(set(self.counters.values()))
         for mark, label, store in _stores(self._survey, self._usages, options, self.counters, packing):

@@ -23,7 +23,7 @@ from lox._jax import sharding
 from lox._marks.mark import Record
 from lox._storage.packing import packing_for
 from lox._storage.stores import select
-from lox._tapping.kept import TOKEN, Kept, TapOptions, for_each_device, leaves_of
+from lox._tapping.kept import FIRST_TOKEN, TOKEN, Kept, TapOptions, for_each_device, leaves_of
 from lox._tapping.routes import Routes, place_in
 from lox._types import Array
 
@@ -69,6 +69,7 @@ class Tapper(Collector):
         """The program begins."""
         if self.counts:
             self._on_devices(frame, self.around, frozenset([TOKEN]), self._begin_here)
+            frame.state[FIRST_TOKEN] = frame.state[TOKEN]
 
     def _begin_here(self, frame: Frame) -> None:
         sizes = jax.sharding.get_abstract_mesh().shape
@@ -216,5 +217,7 @@ class Tapper(Collector):
         for label, number, store in self.kept.buffers():
             self._go_on(frame, store.flush(frame.state[number], self.routes.stream(frame, label, store)))
         if self.counts:
-            end = lambda frame: executions.end(self.handle, frame.state[TOKEN])  # noqa: E731
-            self._on_devices(frame, self.around, frozenset([TOKEN]), end)
+            self._on_devices(frame, self.around, frozenset([FIRST_TOKEN, TOKEN]), self._end_here)
+
+    def _end_here(self, frame: Frame) -> None:
+        executions.end(self.handle, frame.state[FIRST_TOKEN], frame.state[TOKEN])
