@@ -76,7 +76,9 @@ def _result_float(dtype: Any) -> Any:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class _Running:
-    """A running mean, ``high + low``, of ``count`` values (a wide count).
+    """A running mean, ``high + low``, of the halves of ``count`` values (a wide count).
+
+    The difference of two halves does not overflow, as that of two large values of different signs would.
 
     Both parts are one array: two arrays would mean two kernels, and copies, in a loop. For real values they are the two parts
     of a complex number, which XLA updates in place.
@@ -105,7 +107,7 @@ class _Running:
 
     def add(self, value: Array) -> _Running:
         high, low = self.parts()
-        value = lax.convert_element_type(value, high.dtype)
+        value = self.half(value)
         count = counts.count_up(self.count)
         number = lax.convert_element_type(counts.rounded(count), high.dtype)
         number = lax.expand_dims(number, tuple(range(np.ndim(high))))
@@ -115,15 +117,19 @@ class _Running:
         step = lax.add(lax.div(lax.sub(difference, low), number), low)
         # Then the mean, which is between the two, is finite too. To ask it would take until the division is done.
         finite = _is_finite(difference)
-        # Two large values of different signs: their difference overflows, their mean does not.
-        apart = lax.sub(lax.div(value, number), lax.div(high, number))
-        infinite = lax.select(_is_finite(lax.add(high, apart)), apart, value)
         # A TPU sets aside more memory if the result is selected, and not the step.
-        step = lax.select(finite, step, infinite)
+        step = lax.select(finite, step, value)
         new_high = lax.add(high, step)
         # If `new_high` is not finite, the differences below would turn inf into nan.
         new_low = lax.select(finite, lax.sub(step, lax.sub(new_high, high)), lax.full_like(step, 0))
         return _Running(count, _join(new_high, new_low), self.dtype)
+
+    def half(self, value: Array) -> Array:
+        """Half of a value, in the dtype of the mean."""
+        value = lax.convert_element_type(value, _float_for(self.dtype))
+        if np.dtype(value.dtype).kind == "c":  # a product of complex numbers would turn inf into nan
+            return lax.complex(_half(lax.real(value)), _half(lax.imag(value)))
+        return _half(value)
 
     def value(self) -> Array:
         high, low = self.parts()
@@ -131,7 +137,12 @@ class _Running:
         number = counts.rounded(self.count)
         one = lax.convert_element_type(lax.ne(number, lax.full_like(number, 0)), high.dtype)
         # A TPU sets aside more memory if the sum is divided, and not the low part.
-        return lax.add(high, lax.div(low, lax.expand_dims(one, tuple(range(np.ndim(low))))))
+        half = lax.add(high, lax.div(low, lax.expand_dims(one, tuple(range(np.ndim(low))))))
+        return lax.add(half, half)
+
+
+def _half(x: Array) -> Array:
+    return lax.mul(x, lax.full_like(x, 0.5))
 
 
 def _is_running(node: Any) -> bool:
@@ -200,7 +211,7 @@ class _Mean(_Builtin):
 
 
 class _Std(_Builtin):
-    """Welford's algorithm; the variance is a running mean too."""
+    """Welford's algorithm; the variance is a running mean too. It is that of the halves."""
 
     def init(self, aval: Any) -> tuple[_Running, _Running]:
         mean = _Running.empty(aval)
@@ -211,7 +222,7 @@ class _Std(_Builtin):
         mean, variance = state
         new_mean = mean.add(value)
         (high, low), (new_high, new_low) = mean.parts(), new_mean.parts()
-        value = lax.convert_element_type(value, high.dtype)
+        value = mean.half(value)
         before = lax.sub(lax.sub(value, high), low)
         after = lax.sub(lax.sub(value, new_high), new_low)
         if np.dtype(high.dtype).kind == "c":
@@ -221,7 +232,7 @@ class _Std(_Builtin):
     def finish(self, state: Any) -> Array:
         mean, variance = state
         result = _result_float(mean.dtype)
-        return jnp.sqrt(jnp.maximum(variance.value(), 0)).astype(_real(result))
+        return (2 * jnp.sqrt(jnp.maximum(variance.value(), 0))).astype(_real(result))
 
 
 class _Sum(_Builtin):
