@@ -176,37 +176,67 @@ def running_means(values: Callable[[Array], list[Array]]) -> Callable[..., Any]:
         def body(carry: Any, _: Any) -> Any:
             x, means, lost, count = carry
             x, count = matvec(x, weights), count + 1
-            steps = [(v - m) / count - c for v, m, c in zip(values(x), means, lost, strict=True)]
+            steps = [(v.astype(m.dtype) - m) / count - c for v, m, c in zip(values(x), means, lost, strict=True)]
             after = [m + s for m, s in zip(means, steps, strict=True)]
             lost = [(a - m) - s for a, m, s in zip(after, means, steps, strict=True)]
             return (x, after, lost, count), None
 
-        zeros = [jnp.zeros(v.shape, v.dtype) for v in jax.eval_shape(values, x)]
+        zeros = [jnp.zeros(v.shape) for v in jax.eval_shape(values, x)]
         (x, means, _, _), _ = jax.lax.scan(body, (x, zeros, zeros, jnp.float32(0)), None, length=STEPS)
         return x, means
 
     return f
 
 
-def ring(
-    values: Callable[[Array], list[Array]], rows: int, keep: Callable[[Array, Array], Any], every: int = 1
-) -> Callable[..., Any]:
-    """The last ``rows`` of the records for which ``keep(carry, i)``, oldest first."""
+def running_maxima(values: Callable[[Array], list[Array]]) -> Callable[..., Any]:
+    def f(x: Array, weights: Array) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            x, largest = carry
+            x = matvec(x, weights)
+            return (x, list(map(jnp.maximum, largest, values(x)))), None
+
+        least = [jnp.full(v.shape, -jnp.inf, v.dtype) for v in jax.eval_shape(values, x)]
+        return jax.lax.scan(body, (x, least), None, length=STEPS)[0]
+
+    return f
+
+
+def every_tenth(values: Callable[[Array], list[Array]]) -> Callable[..., Any]:
+    """Every tenth record has a row. The others are written to a row that is cut off."""
+    rows = STEPS // 10
 
     def f(x: Array, weights: Array) -> Any:
-        def body(carry: Any, i: Array) -> Any:
+        def body(i: Array, carry: Any) -> Any:
+            x, buffers = carry
+            x = matvec(x, weights)
+            place = jnp.where(i % 10 == 0, i // 10, rows)
+            return x, [write_row(buffer, v, place) for buffer, v in zip(buffers, values(x), strict=True)]
+
+        empty = [jnp.zeros((rows + 1, *v.shape), v.dtype) for v in jax.eval_shape(values, x)]
+        x, buffers = jax.lax.fori_loop(0, STEPS, body, (x, empty))
+        return x, [buffer[:rows] for buffer in buffers]
+
+    return f
+
+
+def write_row(buffer: Array, value: Array, place: Array) -> Array:
+    return jax.lax.dynamic_update_index_in_dim(buffer, value, place, 0)
+
+
+def ring(values: Callable[[Array], list[Array]], rows: int, keep: Callable[[Array], Array]) -> Callable[..., Any]:
+    """The last ``rows`` of the records for which ``keep(carry)``, oldest first."""
+
+    def f(x: Array, weights: Array) -> Any:
+        def body(carry: Any, _: Any) -> Any:
             x, buffers, count = carry
             x = matvec(x, weights)
-            kept = keep(x, i)
+            kept = keep(x)
             place = jnp.where(kept, count % rows, rows)
-            buffers = [
-                jax.lax.dynamic_update_index_in_dim(buffer, v, place, 0)
-                for buffer, v in zip(buffers, values(x), strict=True)
-            ]
+            buffers = [write_row(buffer, v, place) for buffer, v in zip(buffers, values(x), strict=True)]
             return (x, buffers, count + kept), None
 
         empty = [jnp.zeros((rows + 1, *v.shape), v.dtype) for v in jax.eval_shape(values, x)]
-        (x, buffers, count), _ = jax.lax.scan(body, (x, empty, jnp.int32(0)), jnp.arange(STEPS))
+        (x, buffers, count), _ = jax.lax.scan(body, (x, empty, jnp.int32(0)), None, length=STEPS)
         order = (jnp.where(count > rows, count % rows, 0) + jnp.arange(rows)) % rows
         return x, [buffer[order] for buffer in buffers], count
 
@@ -214,7 +244,7 @@ def ring(
 
 
 def positive(x: Array) -> Array:
-    return x[0] > 0
+    return x.ravel()[0] > 0
 
 
 SCALAR = (np.float32(0),)
@@ -229,55 +259,43 @@ def in_lanes(fun: Callable[..., Any]) -> Callable[..., Any]:
     return jax.vmap(fun, in_axes=(0, None))
 
 
+def in_every_way(
+    name: str, values: Callable[[Array], list[Array]], args: Any = MATVEC, lanes: bool = False
+) -> list[Pair]:
+    """Programs that log these values: all of them, their means, and the last thousand of those that are kept."""
+    vmap = in_lanes if lanes else lambda fun: fun
+    ways = {
+        "": (scan_outputs(values), logged(values)),
+        ", mean": (running_means(values), logged(values, reduce="mean")),
+        ", where and capacity": (ring(values, 1000, positive), logged(values, where=positive, capacity=1000)),
+        ", interval": (every_tenth(values), logged(values, interval=10)),
+    }
+    return [Pair(name + way, vmap(by_hand), vmap(with_lox), args) for way, (by_hand, with_lox) in ways.items()]
+
+
 def pairs() -> list[Pair]:
-    found = []
-    for number in (1, 8, 64):
-        values = scalars(number)
-        found += [
-            Pair(f"{number} scalars", scan_outputs(values), logged(values), MATVEC),
-            Pair(f"{number} scalars, mean", running_means(values), logged(values, reduce="mean"), MATVEC),
-            Pair(
-                f"{number} scalars, where and capacity",
-                ring(values, 1000, lambda x, i: positive(x)),
-                logged(values, where=positive, capacity=1000),
-                MATVEC,
-            ),
-        ]
     eight = scalars(8)
+    steps = ((remat, ", remat" if remat else "") for remat in (False, True))
     return [
-        *found,
-        Pair("8 scalars, where", ring(eight, STEPS, lambda x, i: positive(x)), logged(eight, where=positive), MATVEC),
-        Pair(
-            "8 scalars, interval",
-            ring(eight, STEPS // 10, lambda x, i: i % 10 == 0),
-            logged(eight, interval=10),
-            MATVEC,
-        ),
-        Pair("8 vectors of 16", scan_outputs(vectors(8, 16)), logged(vectors(8, 16)), MATVEC),
-        *(
-            Pair(f"8 {np.dtype(dtype).name}", scan_outputs(scalars(8, dtype)), logged(scalars(8, dtype)), MATVEC)
-            for dtype in (jnp.bfloat16, jnp.int8, jnp.bool_)
-        ),
-        Pair("8 of mixed widths", scan_outputs(mixed), logged(mixed), MATVEC),
-        Pair(
-            "8 of mixed widths, where and capacity",
-            ring(mixed, 1000, lambda x, i: positive(x)),
-            logged(mixed, where=positive, capacity=1000),
-            MATVEC,
-        ),
-        Pair("8 scalars, matmul of 512 x 512", scan_outputs(eight), logged(eight), MATMUL),
-        Pair("8 scalars, 64 lanes", in_lanes(scan_outputs(eight)), in_lanes(logged(eight)), LANES),
-        Pair(
-            "8 scalars, 64 lanes, mean", in_lanes(running_means(eight)), in_lanes(logged(eight, reduce="mean")), LANES
-        ),
+        *in_every_way("1 scalar", scalars(1)),
+        *in_every_way("8 scalars", eight),
+        Pair("8 scalars, where", ring(eight, STEPS, positive), logged(eight, where=positive), MATVEC),
+        Pair("8 scalars, max", running_maxima(eight), logged(eight, reduce="max"), MATVEC),
+        *in_every_way("64 scalars", scalars(64)),
+        *in_every_way("1 vector of 64", vectors(1, 64)),
+        *in_every_way("8 vectors of 16", vectors(8, 16)),
+        Pair("8 vectors of 16, max", running_maxima(vectors(8, 16)), logged(vectors(8, 16), reduce="max"), MATVEC),
+        *in_every_way("8 bfloat16", scalars(8, jnp.bfloat16)),
+        *in_every_way("8 int8", scalars(8, jnp.int8)),
+        *in_every_way("8 bool", scalars(8, jnp.bool_)),
+        *in_every_way("8 of mixed widths", mixed),
+        *in_every_way("8 scalars, matmul of 512 x 512", eight, MATMUL),
+        *in_every_way("8 scalars, 64 lanes", eight, LANES, lanes=True),
         *(
             Pair(
-                f"transformer step{with_remat}",
-                training_step_by_hand(remat),
-                lox.spool(training_step(True, remat)),
-                TRAINING,
+                f"transformer step{way}", training_step_by_hand(remat), lox.spool(training_step(True, remat)), TRAINING
             )
-            for remat, with_remat in ((False, ""), (True, ", remat"))
+            for remat, way in steps
         ),
     ]
 
@@ -367,7 +385,8 @@ class Tapped(NamedTuple):
 
 
 TAPPED = {
-    **{f"{number} scalars": Tapped(marked(scalars(number)), MATVEC) for number in (1, 8, 64)},
+    "1 scalar": Tapped(marked(scalars(1)), MATVEC),
+    **{f"{number} scalars": Tapped(marked(scalars(number)), MATVEC) for number in (8, 64)},
     **{
         f"8 {np.dtype(dtype).name}": Tapped(marked(scalars(8, dtype)), MATVEC)
         for dtype in (jnp.bfloat16, jnp.int8, jnp.bool_)
