@@ -30,7 +30,8 @@ for flag in filter(None, os.environ.get("LOX_TEST_JAX_FLAGS", "").split(",")):
     jax.config.update(flag, True)
 
 # LOX_TEST_EVERY=1 is the nightly run: every test on every program, compiled as it would be for a user. LOX_TEST_EVERY=4 is
-# every fourth program of the corpus, where all would take too long. Without it, see `_is_left_out`.
+# every fourth program of the corpus, and of the parameters of other tests, where all would take too long. Without it, see
+# `_is_left_out`.
 EVERY = os.environ.get("LOX_TEST_EVERY")
 AT_NIGHT = EVERY == "1"
 
@@ -68,6 +69,16 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.xdist_group(group))
 
 
+def pytest_collection_finish(session):
+    """What is in one group is made once only if xdist has understood which tests are in it."""
+    if getattr(session.config.option, "loadgroup", False):  # a worker of xdist
+        lost = [
+            item.nodeid for item in session.items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid
+        ]
+        if lost:
+            raise pytest.UsageError(f"xdist does not keep groups of tests together: {lost[0]}")
+
+
 def _places(items):
     """The number of each program of the corpus, and of each test among those of the same function."""
     programs = dict.fromkeys(program for item in items if (program := _program(item)) is not None)
@@ -86,7 +97,7 @@ def _is_left_out(item, places):
     mark = item.get_closest_marker("every")
     n, first = (*mark.args, 0)[:2] if mark else (1, 0)
     if (program := _program(item)) is None:
-        return not AT_NIGHT and places[item] % n != first
+        return not AT_NIGHT and places[item] % max(n, int(EVERY or 1)) != first
     return places[program] % int(EVERY) != 0 if EVERY else places[program] % n != first
 
 
