@@ -293,6 +293,7 @@ def own_rows(received: list[lox.logdict], key: str, lane: int) -> list[Any]:
     ]
 
 
+@pytest.mark.every(3)
 @every_program
 def test_tap_calls_once_with_all_lanes_and_counts_says_which_made_the_record(fun):
     logs = lox.spool(one_vmap(fun), capacity=16)(XS)[1]

@@ -369,6 +369,7 @@ SHARED_BODIES = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize(
     "options", [{"interval": 2}, {"interval": 4}, {"batch": 2}, {"batch": 3, "interval": 2}], ids=str
@@ -559,6 +560,7 @@ def conditions_that_are_left(name, n):
     return [2, 3] if name == "recorded before" else [0, 0]
 
 
+@pytest.mark.every(3)
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("n", [2, 4, 5, 64])
 @pytest.mark.parametrize("name", UNSTEADY)

@@ -42,6 +42,7 @@ def values(kind, length=5):
     return leaves
 
 
+@pytest.mark.every(2)
 @each_kind
 @turned_or_not
 def test_what_is_packed_comes_back_bit_for_bit(kind, turned):

@@ -119,7 +119,7 @@ def check_rows(fun, x, interval, **options):
     assert [list(record) for record in some] == [list(record) for record in every[:calls]] * -(-STEPS // interval)
 
 
-@pytest.mark.every(7)
+@pytest.mark.every(13)
 @pytest.mark.parametrize("check_vma", [True, False], ids=["check_vma", "unchecked"])
 @pytest.mark.parametrize("interval", [2, 4, 64])
 @pytest.mark.parametrize("body", BODIES)
@@ -164,7 +164,7 @@ SEVERAL = {
 }
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(7)
 @pytest.mark.parametrize("interval", [2, 4])
 @pytest.mark.parametrize("body", [two_marks, several_calls])
 @pytest.mark.parametrize("name", SEVERAL)
@@ -176,6 +176,7 @@ def test_each_mesh_axis_leads(name, body, interval):
     check_rows(fun, X, interval)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
 @pytest.mark.parametrize("place", ["map of scan", "scan of map"])
 @pytest.mark.parametrize("interval", [2, 4])
@@ -193,6 +194,7 @@ def test_some_axes_are_left_to_the_compiler(kind, place, interval):
         check_rows(fun, x, interval)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("place", [map_of_scan, scan_of_map])
 @pytest.mark.parametrize("spec", [P("d"), P()], ids=["split", "whole"])
 def test_a_mesh_with_explicit_axes(place, spec):
@@ -319,6 +321,7 @@ def test_a_tap_in_a_map_of_a_tap():
 # --- batches ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("check_vma", [True, False], ids=["check_vma", "unchecked"])
 @pytest.mark.parametrize("options", [{"batch": 5}, {"batch": 4}, {"batch": 2, "interval": 3}, {"batch": 64}], ids=str)
 @pytest.mark.parametrize("place", PLACES)

@@ -22,6 +22,7 @@ from tests.fuzz.shrink import shrink
 CHUNK = 10
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("first", range(0, 600, 3 * CHUNK))
 def test_random_programs_keep_every_law(first: int) -> None:
     for seed in range(first, first + 3 * CHUNK):
