@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import lox
@@ -249,6 +250,17 @@ def test_outside_jit_loops_are_compiled_and_calls_around_them_are_not():
                 jax.block_until_ready(tapped(XS))
     assert records["cpu"] == records["tpu"]
     assert len(records["tpu"]) == 2 * 19
+
+
+def test_a_traced_program_can_be_run_when_the_tap_is_gone():
+    found = []
+    with built_for("tpu"):
+        traced = jax.make_jaxpr(lox.tap(lambda xs: places(xs), lambda logs: found.append(next(iter(logs)))))(XS)
+        jax.clear_caches()
+        gc.collect()
+        jaxpr_as_fun(traced)(XS)  # as a JAX transformation of somebody else would
+        jax.effects_barrier()
+    assert found == ["start", *["outer", "inner", "inner"] * 6]
 
 
 def test_outside_jit_the_rows_of_a_mark_stay_in_order():

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from lox._host import order, tokens
+from lox._host import tokens
 from lox._host.delivery import WholeTarget
-from lox._host.order import Event, Kind
+from lox._host.order import Event, Kind, Sequence
 from lox._host.parcel import Parcel
 from lox._host.primitive import HostEffect, deliver, numbered_at, packing_of
 from lox._host.tokens import WORD, Token
@@ -27,17 +27,17 @@ from lox._types import Array
 _effect = HostEffect()
 
 
-def begin(receiver: Any, token: Array, device: Any) -> Array:
-    """An execution of a program that sends to this receiver begins, on this device: its first token, with both labels."""
+def begin(sequence: Sequence, token: Array, device: Any) -> Array:
+    """An execution begins, on this device: its first token, with both labels. ``sequence`` puts its calls in order."""
     (number,) = number_p.bind()
     token = tokens.labelled(token, number, device)
-    say_p.bind(token, receiver=receiver, kind=Kind.BEGIN)
+    say_p.bind(token, sequence=sequence, kind=Kind.BEGIN)
     return token
 
 
-def end(receiver: Any, first: Array, last: Array) -> None:
+def end(sequence: Sequence, first: Array, last: Array) -> None:
     """No call follows the one that the last token came from."""
-    say_p.bind(first, last, receiver=receiver, kind=Kind.END)
+    say_p.bind(first, last, sequence=sequence, kind=Kind.END)
 
 
 # --- the number of an execution --------------------------------------------------------------------------------------
@@ -75,24 +75,24 @@ say_p = EffectfulPrimitive("lox_say_execution")
 
 @dataclasses.dataclass(frozen=True)
 class _Said(WholeTarget):
-    receiver: Any
+    sequence: Sequence
     kind: Kind
 
     def prepare(self, parcel: Parcel) -> Callable[..., tuple[()]]:
-        sequence, take_apart = order.sequence_for(self.receiver), parcel.opener()
+        take_apart = parcel.opener()
 
         def run(*arrays: np.ndarray) -> tuple[()]:
             (words,) = take_apart(arrays).leaves
-            sequence.receive(Event(self.kind, Token.of(words)))
+            self.sequence.receive(Event(self.kind, Token.of(words)))
             return ()
 
         return run
 
 
 @say_p.def_impl
-def _say_impl(*tokens: Any, receiver: Any, kind: Kind) -> list[Array]:
+def _say_impl(*tokens: Any, sequence: Sequence, kind: Kind) -> list[Array]:
     if numbered_at(tokens[-1]):
-        order.sequence_for(receiver).receive(Event(kind, Token.of(np.asarray(tokens[-1]))))
+        sequence.receive(Event(kind, Token.of(np.asarray(tokens[-1]))))
     return []
 
 
@@ -109,20 +109,20 @@ def _say_batching(axis_data: Any, tokens: Any, dims: Any, **params: Any) -> Any:
     return [], []
 
 
-def _say_transpose(cotangents: Any, *tokens: Any, receiver: Any, kind: Kind) -> list[None]:
+def _say_transpose(cotangents: Any, *tokens: Any, sequence: Sequence, kind: Kind) -> list[None]:
     """After a call with tangents in it, which reverse mode does not make, nobody knows how many calls there were."""
     del cotangents
     known = [token for token in tokens if not compat.is_linear(token)]
-    say_p.bind(*known, receiver=receiver, kind=kind if len(known) == len(tokens) else Kind.LEAVE)
+    say_p.bind(*known, sequence=sequence, kind=kind if len(known) == len(tokens) else Kind.LEAVE)
     return [None] * len(tokens)
 
 
-def _say_lowering(ctx: Any, *tokens: Any, receiver: Any, kind: Kind) -> Any:
+def _say_lowering(ctx: Any, *tokens: Any, sequence: Sequence, kind: Kind) -> Any:
     if not packing_of(ctx).numbered:
         return []
 
     def say(*tokens: Array) -> list[Array]:
-        return deliver(_Said(receiver, kind), tokens[-1:])
+        return deliver(_Said(sequence, kind), tokens[-1:])
 
     return lowering.lower_fun(say, multiple_results=True)(ctx, *tokens)
 

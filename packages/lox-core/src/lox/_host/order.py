@@ -197,6 +197,21 @@ class Sequence:
             self._watch()
         _raise_first(errors)
 
+    def receive_call(self, words: np.ndarray, hand_on: Hand) -> None:
+        """A call, with the words of its token."""
+        self.receive(Event(Kind.CALL, Token.of(words), hand_on))
+
+    def in_turn(self, num_words: int, run: Callable[..., Any]) -> Callable[..., tuple[()]]:
+        """A host function that returns nothing, run when it is its turn. Its first array begins, in each lane, with the words of
+        the call's token."""
+
+        def arrive(*arrays: np.ndarray) -> tuple[()]:
+            words = arrays[0].reshape(-1, arrays[0].shape[-1])[0, :num_words]
+            self.receive_call(words, functools.partial(run, *arrays))
+            return ()
+
+        return arrive
+
     def flush(self) -> None:
         """Hand on all that is held: nothing more will come."""
         with self._lock:
@@ -252,26 +267,8 @@ _sequences: weakref.WeakValueDictionary[Any, Sequence] = weakref.WeakValueDictio
 
 
 def sequence_for(receiver: Any) -> Sequence:
-    """The sequence of a receiver. The programs that send to it keep it alive."""
+    """The sequence of a receiver. It is a parameter of the programs that send to it, which keep it alive."""
     return _sequences.setdefault(receiver, Sequence())
-
-
-def hand_on_in_turn(receiver: Any, words: np.ndarray, hand_on: Hand) -> None:
-    """A call, with the words of its token."""
-    sequence_for(receiver).receive(Event(Kind.CALL, Token.of(words), hand_on))
-
-
-def in_turn(receiver: Any, num_words: int, run: Callable[..., Any]) -> Callable[..., tuple[()]]:
-    """A host function that returns nothing, run when it is its turn. Its first array begins, in each lane, with the words of the
-    call's token."""
-    sequence = sequence_for(receiver)
-
-    def arrive(*arrays: np.ndarray) -> tuple[()]:
-        words = arrays[0].reshape(-1, arrays[0].shape[-1])[0, :num_words]
-        sequence.receive(Event(Kind.CALL, Token.of(words), functools.partial(run, *arrays)))
-        return ()
-
-    return arrive
 
 
 @atexit.register

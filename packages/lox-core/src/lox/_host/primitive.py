@@ -45,7 +45,7 @@ def deliver(
     *,
     constants: int = 0,
     token: Array | None = None,
-    receiver: Any = None,
+    sequence: order.Sequence | None = None,
     waits: bool = True,
     alive: Alive = True,
     masked: bool = False,
@@ -58,7 +58,7 @@ def deliver(
     free to reorder calls that do not depend on each other, and does.
 
     Args:
-      receiver: whose calls the host puts in order, where calls are numbered. Their tokens come from ``executions.begin``.
+      sequence: puts the calls in order where they are numbered. Their tokens come from ``executions.begin``.
       waits: whether, elsewhere, the call waits for the one that the token came from.
     """
     has_alive = alive is not True
@@ -70,7 +70,7 @@ def deliver(
         target=target,
         lanes=(),
         has_token=token is not None,
-        receiver=receiver,
+        sequence=sequence,
         waits=waits,
         has_alive=has_alive,
         masked=masked,
@@ -108,7 +108,7 @@ def _deliver_impl(
     lanes: Any,
     has_token: bool,
     has_alive: bool,
-    receiver: Any,
+    sequence: order.Sequence | None,
     results: Any,
     impls: Any,
     **_: Any,
@@ -119,9 +119,9 @@ def _deliver_impl(
     if has_alive and not arrays[0].any() and not results:
         return token
     run = target.prepare(as_they_are(arrays, lanes, has_alive, impls))
-    if token and receiver is not None and numbered_at(token[0]):
+    if token and sequence is not None and numbered_at(token[0]):
         # A loop before this call is a compiled program, whose calls are numbered.
-        order.hand_on_in_turn(receiver, np.asarray(token[0]), functools.partial(run, *arrays))
+        sequence.receive_call(np.asarray(token[0]), functools.partial(run, *arrays))
         return [tokens.following(token[0])]
     return token + [jnp.asarray(out) for out in run(*arrays)]
 
@@ -139,7 +139,7 @@ def _deliver_batching(
     *,
     lanes: Any,
     has_token: bool,
-    receiver: Any,
+    sequence: order.Sequence | None,
     ordered: bool,
     **params: Any,
 ) -> Any:
@@ -154,8 +154,8 @@ def _deliver_batching(
     if has_token:
         # One call for all lanes needs one token. A slice of the batched token depends on all of them; and all lanes together
         # have made as many calls on a track as the one that has made the most.
-        moved[0] = moved[0][0] if receiver is None else jnp.max(moved[0], 0)
-    params |= {"lanes": (axis_data.size, *lanes), "has_token": has_token, "receiver": receiver, "ordered": ordered}
+        moved[0] = moved[0][0] if sequence is None else jnp.max(moved[0], 0)
+    params |= {"lanes": (axis_data.size, *lanes), "has_token": has_token, "sequence": sequence, "ordered": ordered}
     outs = deliver_p.bind(*moved, **params)
     return outs, [None] * int(has_token) + [0] * (len(outs) - int(has_token))
 
@@ -176,14 +176,14 @@ def _deliver_lowering(
     has_token: bool,
     has_alive: bool,
     masked: bool,
-    receiver: Any,
+    sequence: order.Sequence | None,
     waits: bool,
     **params: Any,
 ) -> Any:
     packing = packing_of(ctx)
     matters = has_alive and (masked or ctx.avals_in[int(has_token)].size > 1)
     make = _deliver_if_any_alive if matters else _deliver_always
-    params |= {"has_alive": has_alive, "packing": packing, "receiver": receiver if packing.numbered else None}
+    params |= {"has_alive": has_alive, "packing": packing, "sequence": sequence if packing.numbered else None}
     passes_by = has_token and not (waits or packing.numbered)
 
     def make_call(*operands: Array) -> list[Array]:
@@ -218,11 +218,11 @@ def _host_call(
     lanes: Any,
     constants: int,
     impls: Any,
-    receiver: Any,
+    sequence: order.Sequence | None,
     **params: Any,
 ) -> Callable[[], list[Array]]:
     """A function that makes the call."""
-    counted = bool(token) and receiver is not None
+    counted = bool(token) and sequence is not None
     # Of a token that only makes a call wait, one word is enough. They are scalars, which are packed even where values may be
     # split.
     number = token[0].size if counted else len(token) * (not packing.beside)
@@ -231,8 +231,8 @@ def _host_call(
     call = functools.partial(host_call_p.bind, parcel=parcel, lanes=lanes, **params)
     if counted:
         after = tokens.following(token[0])
-        return lambda: [after, *call(*arrays, receiver=receiver, has_token=False)]
-    return functools.partial(call, *token, *arrays, receiver=None, has_token=bool(token))
+        return lambda: [after, *call(*arrays, sequence=sequence, has_token=False)]
+    return functools.partial(call, *token, *arrays, sequence=None, has_token=bool(token))
 
 
 def _deliver_transpose(
@@ -248,7 +248,7 @@ def _deliver_transpose(
     for part, places in target.parts(len(leaves)) if any(map(compat.is_linear, leaves)) else whole:
         told = [*alive, *(leaves[i] for i in places)]
         if not any(map(compat.is_linear, told)):
-            chosen = {**params, "target": part, "impls": tuple(impls[i] for i in places), "receiver": None}
+            chosen = {**params, "target": part, "impls": tuple(impls[i] for i in places), "sequence": None}
             token = deliver_p.bind(*token, *told, has_token=has_token, has_alive=has_alive, **chosen)[: int(has_token)]
     return [None] * len(operands)
 
@@ -270,7 +270,7 @@ def _host_call_lowering(
     target: Target,
     parcel: Parcel,
     lanes: Any,
-    receiver: Any,
+    sequence: order.Sequence | None,
     has_token: bool,
     ordered: bool,
     results: Any,
@@ -279,14 +279,14 @@ def _host_call_lowering(
         raise OrderError("lox.tap: ordered=True does not work on more than one device. Leave it out")
     automatic = lowering.automatic_axes(ctx)
     if automatic:
-        params = dict(target=target, parcel=parcel, lanes=lanes, receiver=receiver, ordered=ordered, results=results)
+        params = dict(target=target, parcel=parcel, lanes=lanes, sequence=sequence, ordered=ordered, results=results)
         outs = [compat.ShapedArray(lanes + r.shape, r.dtype) for r in results]
         bind = functools.partial(host_call_p.bind, has_token=has_token, **params)
         once = functools.partial(_once_along, automatic, bind, outs, int(has_token))
         return lowering.lower_fun(once, multiple_results=True)(ctx, *operands)
     run = target.prepare(parcel)
-    if receiver is not None:
-        run = order.in_turn(receiver, parcel.token_words, run)
+    if sequence is not None:
+        run = sequence.in_turn(parcel.token_words, run)
     beside = int(has_token and not parcel.token_words)  # a token that is among the arrays is not sent twice
     returned = tuple(np.zeros(aval.shape, aval.dtype) for aval in ctx.avals_in[: int(has_token)])
     call = (lambda *arrays: (*returned, *run(*arrays[beside:]))) if has_token else run

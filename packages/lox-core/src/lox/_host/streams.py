@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from lox._host import order
 from lox._host.delivery import Delivery, as_arrays
 from lox._host.primitive import deliver
 from lox._host.targets import Form, Part, RecordsTarget, RowsTarget
@@ -27,14 +28,14 @@ class Line:
     Attributes:
       operands: those of the receiver, sent along each time.
       alive: whether the program really is there.
-      receiver: whose calls the host puts in order by their tokens; None: nobody's.
+      sequence: puts the calls in order by their tokens; None: nobody does.
       waits: whether calls wait for each other where they are not put in order.
     """
 
     operands: Any
     alive: Alive
     ordered: bool
-    receiver: Any = None
+    sequence: order.Sequence | None = None
     waits: bool = True
 
     def deliver(
@@ -47,7 +48,7 @@ class Line:
             as_arrays([*operands, *leaves]),
             constants=len(operands),
             token=token,
-            receiver=self.receiver,
+            sequence=self.sequence,
             waits=self.waits,
             alive=self.alive if due is None else due if self.alive is True else self.alive & due,
             masked=due is not None,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from lox._host.chunk import UnlessEmpty
 from lox._host.gather import AsRows, DeviceGather, EachDevice, callers_here
+from lox._host.order import Sequence
 from lox._host.streams import BatchStore, Line, Stream
 from lox._host.targets import Form
 from lox._interpret.collect import Frame
@@ -26,11 +27,13 @@ class Routes:
     Args:
       handle: who receives what the program sends.
       plans: of all keys.
-      counts: whether tokens count the calls, so that the host can put them in order.
+      sequence: puts calls in order, if tokens count them.
     """
 
-    def __init__(self, options: TapOptions, handle: Any, plans: Mapping[str, KeyPlan], counts: bool) -> None:
-        self._options, self._handle, self._plans, self._counts = options, handle, plans, counts
+    def __init__(
+        self, options: TapOptions, handle: Any, plans: Mapping[str, KeyPlan], sequence: Sequence | None
+    ) -> None:
+        self._options, self._handle, self._plans, self._sequence = options, handle, plans, sequence
         self._gathers: dict[Any, DeviceGather] = {}
 
     def form(self, mark: Mark, in_lanes: bool) -> Form:
@@ -39,8 +42,8 @@ class Routes:
     def line(self, frame: Frame) -> Line:
         operands = (place_in(frame.mesh), frame.env) if frame.mesh else frame.env
         # Batches keep the order of each mark only, unless calls are numbered.
-        receiver = self._handle if self._counts else None
-        return Line(operands, frame.alive, self._options.ordered, receiver, waits=not self._options.batch)
+        waits = not self._options.batch
+        return Line(operands, frame.alive, self._options.ordered, self._sequence, waits)
 
     def stream(self, frame: Frame, label: Label, store: BatchStore, maybe_empty: bool = False) -> Stream:
         """Where a buffer goes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,7 +37,6 @@ class Tapper(Collector):
     def __init__(self, survey: Survey, options: TapOptions, handle: Any, traced: program.Traced) -> None:
         super().__init__(survey, keep=True, packing=packing_for(traced.inputs()))
         usages = survey(traced.jaxpr).usages
-        self.handle = handle
         self.interval = options.interval
         # Shapes and step axes are checked as for spool, so that both accept the same programs.
         plans = {key: plan_key(key, usage, None) for key, usage in usages.items()}
@@ -51,10 +51,9 @@ class Tapper(Collector):
         places = (around for (mark, _), around in marks_in(traced.jaxpr) if survey.selected(mark))
         self.around = next(places, ()) if self.chained else ()
         # Tokens count calls if all devices that make them can say where they begin.
-        self.counts = self.chained and bool(self.around) == bool(uses[0].mesh)
-        # Outside compiled programs, nothing else keeps it alive between two calls.
-        self.sequence = order.sequence_for(handle) if self.counts else None
-        self.routes = Routes(options, handle, plans, self.counts)
+        counts = self.chained and bool(self.around) == bool(uses[0].mesh)
+        self.sequence = order.sequence_for(handle) if counts else None
+        self.routes = Routes(options, handle, plans, self.sequence)
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -67,15 +66,10 @@ class Tapper(Collector):
 
     def begin(self, frame: Frame) -> None:
         """The program begins."""
-        if self.counts:
-            self._on_devices(frame, self.around, frozenset([TOKEN]), self._begin_here)
+        if self.sequence is not None:
+            begin = functools.partial(_begin_here, self.sequence)
+            self._on_devices(frame, self.around, frozenset([TOKEN]), begin)
             frame.state[FIRST_TOKEN] = frame.state[TOKEN]
-
-    def _begin_here(self, frame: Frame) -> None:
-        sizes = jax.sharding.get_abstract_mesh().shape
-        place = place_in(tuple((axis, sizes[axis]) for axis in sharding.manual_axes_here()))
-        token = executions.begin(self.handle, frame.state[TOKEN], place)
-        frame.state[TOKEN] = sharding.vary_like(token, frame.state[TOKEN])
 
     def stores_in(self, jaxpr: Any, folds: bool) -> frozenset[int]:
         del folds  # a tap updates its state at the mark
@@ -216,8 +210,17 @@ class Tapper(Collector):
         """The program ends."""
         for label, number, store in self.kept.buffers():
             self._go_on(frame, store.flush(frame.state[number], self.routes.stream(frame, label, store)))
-        if self.counts:
-            self._on_devices(frame, self.around, frozenset([FIRST_TOKEN, TOKEN]), self._end_here)
+        if self.sequence is not None:
+            end = functools.partial(_end_here, self.sequence)
+            self._on_devices(frame, self.around, frozenset([FIRST_TOKEN, TOKEN]), end)
 
-    def _end_here(self, frame: Frame) -> None:
-        executions.end(self.handle, frame.state[FIRST_TOKEN], frame.state[TOKEN])
+
+def _begin_here(sequence: order.Sequence, frame: Frame) -> None:
+    sizes = jax.sharding.get_abstract_mesh().shape
+    place = place_in(tuple((axis, sizes[axis]) for axis in sharding.manual_axes_here()))
+    token = executions.begin(sequence, frame.state[TOKEN], place)
+    frame.state[TOKEN] = sharding.vary_like(token, frame.state[TOKEN])
+
+
+def _end_here(sequence: order.Sequence, frame: Frame) -> None:
+    executions.end(sequence, frame.state[FIRST_TOKEN], frame.state[TOKEN])
