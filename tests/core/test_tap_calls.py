@@ -676,3 +676,121 @@ def test_records_after_chunks_have_lanes_and_derivatives():
         jax.effects_barrier()
         np.testing.assert_allclose(gradient, jax.grad(loss)(LONG), rtol=1e-6)
         assert [float(logs["x"]) for logs in found] == [0, 4, 8]
+
+
+# --- found by a hostile reader ---------------------------------------------------------------------------------------
+
+
+def report(**values):
+    """One line that logs other keys each time."""
+    lox.log(values)
+
+
+def from_one_line(xs):
+    def body(c, x):
+        report(loss=x, a=c)
+        report(loss=-x, b=c)
+        report(loss=10 * x, c=c)
+        return c + x, None
+
+    return jax.lax.scan(body, 0.0, xs)[0]
+
+
+def from_one_line_in_a_branch(xs):
+    def body(c, x):
+        report(loss=x, a=c)
+        jax.lax.cond(x % 2 == 0, lambda: report(loss=-x, b=x), lambda: None)
+        return c, None
+
+    return jax.lax.scan(body, 0.0, xs)[0]
+
+
+def from_one_line_in_a_loop(xs):
+    def body(c, x):
+        report(loss=x, a=c)
+        return jax.lax.fori_loop(0, 3, lambda i, c: (report(loss=10 * x + i, b=i), c)[1], c), None
+
+    return jax.lax.scan(body, 0.0, xs)[0]
+
+
+def from_one_line_until(xs):
+    def body(c, x):
+        report(loss=x, a=c)
+        return jax.lax.while_loop(lambda i: i < x, lambda i: (report(loss=100 * x + i, b=i), i + 1)[1], 0.0), None
+
+    return jax.lax.scan(body, 0.0, xs)[0]
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("options", [{"batch": 2}, {"batch": 4}, {"interval": 2}, {"interval": 2, "batch": 2}], ids=str)
+@pytest.mark.parametrize(
+    "fun", [from_one_line, from_one_line_in_a_branch, from_one_line_in_a_loop, from_one_line_until]
+)
+def test_calls_from_one_line_do_not_take_each_others_place(fun, options):
+    everything = tapped(jax.jit(fun), LONG, argnames="loss")[1]
+    expected = [float(logs["loss"]) for logs in everything][:: options.get("interval", 1)]
+    received = tapped(jax.jit(fun), LONG, argnames="loss", **options)[1]
+    assert [logs.counts["loss"] for logs in received] == [np.size(logs["loss"]) for logs in received]
+    found = np.concatenate([np.ravel(logs["loss"]) for logs in received]).tolist()
+    assert sorted(found) == sorted(expected)
+    assert "batch" in options or found == expected  # each call has its own batches
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_key_that_is_also_recorded_in_a_loop_of_unknown_length_has_batches():
+    def fun(xs):
+        def body(c, x):
+            lox.log({"x": c})
+            return jax.lax.while_loop(lambda c: c < x, lambda c: (lox.log({"x": c}), c + 1)[1], c), None
+
+        return jax.lax.scan(body, 0.0, xs)[0]
+
+    every = [float(logs["x"]) for logs in tapped(jax.jit(fun), LONG)[1]]
+    received = tapped(jax.jit(fun), LONG, interval=2, batch=2)[1]
+    assert sorted(np.concatenate([logs["x"] for logs in received]).tolist()) == sorted(every[::2])
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("options", [{"interval": 3}, {"batch": 3}], ids=str)
+def test_a_loop_may_return_what_only_an_export_knows_the_size_of(options):
+    (size,) = jax.export.symbolic_shape("b")
+    given = jax.ShapeDtypeStruct((size,), jnp.float32)
+
+    def fun(x):
+        return jax.lax.scan(lambda c, i: (lox.log({"sum": c.sum()}), (c + i, c))[1], x, jnp.arange(10.0))
+
+    expected = jax.eval_shape(fun, given)
+    assert jax.eval_shape(jax.jit(lox.tap(fun, ignore, **options)), given) == expected
+
+
+@pytest.mark.compiled_as_by_users
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("interval", [3, 4, 5])
+def test_iterations_that_are_left_change_no_bit(interval):
+    def fun(xs):
+        return jax.lax.scan(lambda c, x: (c, (lox.log({"x": x}), jnp.sin(x))[1]), 0.0, xs)[1].sum()
+
+    xs = jnp.arange(11.0)
+    assert jax.jit(lox.tap(fun, ignore, interval=interval))(xs) == jax.jit(fun)(xs)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("interval", [2, 3])
+def test_iterations_that_are_left_see_the_types_of_the_first(interval):
+    """The carry is a Python number, and after an iteration a float32."""
+
+    def fun(x):
+        return jax.lax.scan(lambda c, i: (lox.log({"i": i}), (c + i, c))[1], x, jnp.arange(4.0))[1].sum()
+
+    for transform in (jax.grad, lambda f: f):
+        expected, found = (jax.jit(transform(f))(1.0) for f in (fun, lox.tap(fun, ignore, interval=interval)))
+        assert found.weak_type == expected.weak_type
+
+
+@pytest.mark.parametrize("options", [{}, {"interval": 2}, {"batch": 2}], ids=str)
+def test_no_lanes_at_all(options):
+    fun = lambda x: jax.lax.scan(lambda c, i: (lox.log({"c": c, "i": i}), (c + i, None))[1], x, jnp.arange(3.0))[0]  # noqa: E731
+    received = []
+    assert jax.jit(jax.vmap(lox.tap(fun, received.append, **options)))(jnp.zeros(0)).shape == (0,)
+    jax.effects_barrier()
+    assert received == []

@@ -147,6 +147,8 @@ def _deliver_batching(
         raise OrderError(
             "lox.tap: ordered=True does not work under vmap. Leave it out: the records of each lane keep their order"
         )
+    if not axis_data.size and not params["results"]:  # no lanes, no call
+        return operands[: int(has_token)], dims[: int(has_token)]
     moved = [
         jnp.expand_dims(operand, 0) if dim is None else jnp.moveaxis(operand, dim, 0)
         for operand, dim in zip(operands, dims, strict=True)

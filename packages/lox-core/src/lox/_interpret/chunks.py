@@ -38,12 +38,13 @@ def scan_in_chunks(
         return rest(carry, xs)
     whole, last = _parted(xs, left, reverse)
     split_up = jax.tree.map(lambda x: split(x, size), whole)
-    carry, ys = hi_primitives.scan(chunk, carry, split_up, length=length // size, reverse=reverse)
+    after, ys = hi_primitives.scan(chunk, carry, split_up, length=length // size, reverse=reverse)
     ys = jax.tree.map(merge, ys)
     if left:
-        carry, more = rest(carry, last)
+        # The body of a scan sees the types of the first carry; what it returns may be of a strong type where they are weak.
+        after, more = rest(jax.tree.map(compat.weak_like, after, carry), last)
         ys = jax.tree.map(lambda a, b: _joined([b, a] if reverse else [a, b]), ys, more)
-    return carry, ys
+    return after, ys
 
 
 def _parted(xs: Any, rest: int, reverse: bool) -> tuple[Any, Any]:
@@ -56,9 +57,10 @@ def _parted(xs: Any, rest: int, reverse: bool) -> tuple[Any, Any]:
 
 
 def _joined(arrays: list[Array]) -> Array:
-    """One array out of two of the same type, which stays theirs: weak, or wide outside x64 mode."""
+    """One array out of two of the same type, which stays theirs: weak, or wide outside x64 mode. The compiler must not join them
+    inside what is computed from them: a sum over both would be computed in another order."""
     with compat.mode_for([arrays[0].dtype]):
-        return jax.lax.concatenate(arrays, 0)
+        return jax.lax.optimization_barrier(jax.lax.concatenate(arrays, 0))
 
 
 def split(array: Array, size: int) -> Array:

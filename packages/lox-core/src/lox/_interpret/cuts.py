@@ -79,12 +79,11 @@ class Cuts:
         if self._most is not None and _operations(loop.jaxpr) > self._most:
             return None
         bounds = self._bounds(loop.jaxpr)
-        waiting = frozenset(label for label in labels if self._can_be_stored(label, loop) and self._fits(label, bounds))
+        waiting = frozenset(label for label in labels if self._can_be_stored(label, loop) and self._size(label, bounds))
         if not waiting or (self._in_order and waiting != labels):
             return None
         together = self._interval * self._rows
-        most = max(1, *(int(self._records(label, bounds)) for label in waiting))
-        size = _that_divides(loop, eqn.outvars, max(together // most, 1))
+        size = _that_divides(loop, eqn.outvars, min(self._size(label, bounds) for label in waiting))
         if size is None or (self._most is not None and size != together):
             return None
         full = waiting if size == together else ()
@@ -96,16 +95,13 @@ class Cuts:
         bounds = self._bounds(loop.jaxpr)
         is_known = isinstance(loop.length, int) and all(map(math.isfinite, bounds.values()))
         could_wait = all(self._can_be_stored(label, loop) for label in labels)
-        return is_known and could_wait and not all(self._fits(label, bounds) for label in labels)
+        return is_known and could_wait and not all(self._size(label, bounds) for label in labels)
 
-    def _records(self, label: Label, bounds: dict[Any, float]) -> float:
-        """How many records of a mark one iteration makes at most, those that are not due included. The counter of a key counts
-        those of all its marks."""
-        return max(bounds[key] for key in self._survey.selected(label[0])) if self._interval > 1 else bounds[label]
-
-    def _fits(self, label: Label, bounds: dict[Any, float]) -> bool:
-        """Whether the records of one iteration, at least, fit into the store: those that are due, or all."""
-        return self._records(label, bounds) <= self._interval * self._rows or bounds[label] <= self._rows
+    def _size(self, label: Label, bounds: dict[Any, float]) -> int:
+        """The most iterations after which the records of a mark fit into its store; 0 if not even those of one do. They fit if
+        those that are due do, or all of them. The counter of a key counts the records of all its marks."""
+        of_keys = max(1, *(bounds[key] for key in self._survey.selected(label[0])))
+        return int(max(self._interval * self._rows // of_keys, self._rows // max(1, bounds[label])))
 
     def _can_be_stored(self, label: Label, loop: Scan) -> bool:
         """Not if values in a shard_map are split further, by axes that it leaves alone."""
@@ -133,7 +129,7 @@ def _that_divides(loop: Scan, results: Any, size: int) -> int | None:
     if loop.length <= size or loop.length % size == 0:
         return size
     returned = sum(math.prod(var.aval.shape) * var.aval.dtype.itemsize for var in results[loop.num_carry :])
-    if returned <= _MAX_COPIED_BYTES:
+    if isinstance(returned, int) and returned <= _MAX_COPIED_BYTES:  # jax.export need not know it
         return size
     return next((smaller for smaller in range(size, 1, -1) if loop.length % smaller == 0), None)
 

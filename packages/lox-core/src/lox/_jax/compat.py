@@ -235,6 +235,15 @@ def constant(value: Any, dtype: Any) -> Any:
         return jax.numpy.asarray(array)
 
 
+def weak_like(array: Any, like: Any) -> Any:
+    """An array that is weakly typed if the other one is."""
+    weak = getattr(jax.typeof(like), "weak_type", False)
+    if getattr(jax.typeof(array), "weak_type", False) == weak:
+        return array
+    with mode_for([array.dtype]):
+        return _lax._convert_element_type(array, array.dtype, weak_type=weak)
+
+
 def array_of(value: Any, aval: Any) -> Any:
     """A constant of a jaxpr as an array of this type, weakly typed if the type is. Tangents of integers have no such type."""
     if aval.dtype == jax.dtypes.float0:

@@ -15,7 +15,7 @@ from lox._interpret.pacing import AS_A_WHOLE, Pace, Paces
 from lox._interpret.selection import Selection
 from lox._interpret.survey import Survey, Usages, Use
 from lox._jax import sharding
-from lox._marks.mark import Record
+from lox._marks.mark import Mark, Record
 from lox._storage.packing import MAX_PACKED_ELEMENTS, Packing
 from lox._storage.stores import Aval
 from lox._types import Array
@@ -111,6 +111,12 @@ def for_each_device(value: Array, use: Use) -> Array:
     return sharding.for_each_device(value, use.mesh, use.spread)
 
 
+def label_of_part(mark: Mark, keys: tuple[str, ...], leaves: Iterable[Any]) -> Label:
+    """Identifies some keys of a call of ``lox.log``: a line that logs different keys each time has several such calls."""
+    part, types = label_of(mark.pick(keys), leaves)
+    return part, (mark, types)
+
+
 def leaves_of(record: Record, keys: tuple[str, ...]) -> list[Any]:
     """The leaves of some keys of a record, and the steps."""
     return [leaf for key in keys for leaf in record.leaves[key]] + list(record.steps.values())
@@ -155,4 +161,4 @@ def _stores(
                 if options.batch
                 else RecordStore(values + steps, *places)
             )
-            yield of_mark, label_of(mark.pick(together), avals), store
+            yield of_mark, label_of_part(mark, together, avals), store

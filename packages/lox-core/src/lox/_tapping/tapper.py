@@ -15,7 +15,6 @@ from lox._host.streams import BatchStore, Waiting, send_records
 from lox._host.tokens import first_token, on_track
 from lox._interpret import program
 from lox._interpret.collect import Collector, Frame
-from lox._interpret.cuts import label_of
 from lox._interpret.pacing import Pace, marks_in
 from lox._interpret.plan import plan_key
 from lox._interpret.rules.shard_map import on_each_device
@@ -24,7 +23,7 @@ from lox._jax import sharding
 from lox._marks.mark import Record
 from lox._storage.packing import packing_for
 from lox._storage.stores import select
-from lox._tapping.kept import FIRST_TOKEN, TOKEN, Kept, TapOptions, for_each_device, leaves_of
+from lox._tapping.kept import FIRST_TOKEN, TOKEN, Kept, TapOptions, for_each_device, label_of_part, leaves_of
 from lox._tapping.routes import Routes, place_in
 from lox._types import Array
 
@@ -103,10 +102,9 @@ class Tapper(Collector):
         clock = self.kept.clocks.get(keys[0])
         time: Any = None if clock is None else frame.state.get(clock)
         for together, due in self._due(frame, keys, where):
-            mark = record.mark.pick(together)
             leaves = leaves_of(record, together)
             leaves = [record.where, *leaves] if in_lanes else leaves
-            label = label_of(mark, leaves)
+            label = label_of_part(record.mark, together, leaves)
             number, store = self.kept.stores.get(label, (None, None))
             if store is not None and number in frame.later:
                 frame.state[number] = store.add(frame.state[number], leaves, due, time)
@@ -116,7 +114,7 @@ class Tapper(Collector):
                 self._go_on(frame, token)
             else:
                 frame.waiting.append(
-                    Waiting(self.routes.handle(frame, label), self.routes.form(mark, in_lanes), leaves, due)
+                    Waiting(self.routes.handle(frame, label), self.routes.form(label[0], in_lanes), leaves, due)
                 )
         if clock is not None and clock in frame.later:
             frame.state[clock] = time + 1
