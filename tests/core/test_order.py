@@ -7,6 +7,7 @@ import os
 import random
 import re
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -384,6 +385,179 @@ def test_a_callback_that_raises_is_heard_and_the_others_are_called():
     assert called[:2] == ["start", "outer"]
 
 
+# --- found by a hostile reader ---------------------------------------------------------------------------------------
+
+
+def away(x):
+    """What follows is another host call."""
+    return jax.lax.fori_loop(0, 2, lambda _, x: x + 1.0, x)
+
+
+def arriving(platform, fun, *args, **options):
+    """The records that have arrived when the barrier returns, on a host that nothing delays."""
+    found = []
+
+    def keep(logs):
+        found.extend((key, *np.ravel(value).tolist()) for key, value in logs.items())
+
+    with built_for(platform):
+        jax.block_until_ready(fun(lambda f: lox.tap(f, keep, **options))(*args))
+        jax.effects_barrier()
+    return found
+
+
+def branches_of_a_rule(tap):
+    """The rule has more branches than the function."""
+
+    @jax.custom_jvp
+    def sine(x):
+        lox.log({"a": x})
+        return jnp.sin(x)
+
+    @sine.defjvp
+    def rule(primals, tangents):
+        (x,), (t,) = primals, tangents
+        jax.lax.cond(x > 2, lambda: lox.log({"a": x}), lambda: lox.log({"a": -x}))
+        return jnp.sin(x), jnp.cos(x) * t
+
+    def fun(x):
+        lox.log({"start": x})
+        return sine(x)
+
+    return jax.jit(jax.vmap(jax.grad(tap(fun))))
+
+
+def branches_around_maps(tap, devices=2):
+    def first(x):
+        lox.log({"a": x[0]})
+        x = away(x)
+        lox.log({"b": x[0]})
+        return x
+
+    def second(x):
+        lox.log({"c": x[0]})
+        x = away(x)
+        lox.log({"d": x[0]})
+        return x
+
+    there = [on_mesh(body, devices) for body in (first, second)]
+    return jax.jit(tap(lambda x: jax.lax.cond(x[0] > 0, *there, x)))
+
+
+def branches_of_a_vmap_rule(tap):
+    def positive(x):
+        lox.log({"a": x})
+        y = away(x)
+        lox.log({"b": y})
+        return y
+
+    def negative(x):
+        lox.log({"a": -x})
+        y = away(x)
+        lox.log({"b": -y})
+        return y
+
+    @jax.custom_batching.custom_vmap
+    def fun(x):
+        return jax.lax.cond(x.sum() > 2, positive, negative, x)
+
+    @fun.def_vmap
+    def rule(size, batched, x):
+        return jax.lax.cond(x.sum() > 2, positive, negative, x), True
+
+    return jax.jit(jax.vmap(jax.vmap(tap(fun))))
+
+
+def linear_function_called_twice(tap):
+    def tangents(x, t):
+        lox.log({"first": x})
+        t = away(t) * 2
+        lox.log({"tangent": t})
+        t = away(t)
+        lox.log({"last": x})
+        return jnp.sin(x), jnp.cos(x) * t
+
+    sine = jax.custom_jvp(jnp.sin)
+    sine.defjvp(lambda x, t: tap(tangents)(*x, *t))
+
+    def both(x):
+        _, linear = jax.linearize(sine, x)
+        return linear(1.0), linear(2.0)
+
+    return jax.jit(both)
+
+
+FOUND = {
+    "branches of a derivative rule": (branches_of_a_rule, jnp.arange(4.0)),
+    "branches around maps": (branches_around_maps, jnp.arange(1.0, 5.0)),
+    "branches around maps, the other": (branches_around_maps, -jnp.arange(1.0, 5.0)),
+    "branches of a vmap rule": (branches_of_a_vmap_rule, jnp.arange(4.0).reshape(2, 2)),
+    "a linear function": (linear_function_called_twice, jnp.float32(1.0)),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_all_records_have_arrived_when_the_barrier_returns(name):
+    fun, args = FOUND[name]
+    expected = arriving("cpu", fun, args)
+    assert expected
+    assert sorted(arriving("tpu", fun, args)) == sorted(expected)
+
+
+def test_lanes_that_branch_in_a_map_over_devices():
+    """In a shard_map, JAX cannot batch a branch that varies what it gets."""
+
+    def fun(x):
+        lox.log({"p": x})
+        return jax.lax.cond(x < 3, lambda x: (lox.log({"q": x}), x)[1], lambda x: (lox.log({"r": x}), x)[1], x)
+
+    for platform in ("cpu", "tpu"):
+        found = arriving(platform, lambda tap: jax.jit(on_mesh(jax.vmap(tap(fun)))), jnp.arange(8.0))
+        assert sorted(found) == [*[("p", x) for x in range(8)], *[("q" if x < 3 else "r", x) for x in range(8)]]
+    inside = on_mesh(lambda x: jax.lax.cond(x[0] < 3, lambda x: (lox.log({"q": x[0]}), x)[1], lambda x: x, x))
+    for platform in ("cpu", "tpu"):
+        found = arriving(platform, lambda tap: jax.jit(jax.vmap(tap(inside))), jnp.arange(16.0).reshape(2, 8))
+        assert sorted(found) == [("q", 0.0), ("q", 2.0)]
+
+
+def test_each_execution_that_is_refused_says_so():
+    """A callback that raises aborts the program, which then does not say that it ends."""
+
+    def refuse(logs):
+        raise ValueError("refused")
+
+    def fun(x):
+        lox.log({"a": x})
+        x = away(x)
+        lox.log({"b": x})
+        return x
+
+    refused = 0
+    with built_for("tpu"):
+        tapped = jax.jit(lox.tap(fun, refuse))
+        for i in range(5):
+            try:
+                jax.block_until_ready(tapped(float(i)))
+                jax.effects_barrier()
+            except Exception:
+                refused += 1
+    with contextlib.suppress(Exception):
+        jax.effects_barrier()
+    assert refused == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"interval": 2}, {"batch": 2}], ids=str)
+def test_a_branch_of_no_lanes_at_all(options):
+    def fun(x):
+        lox.log({"a": x})
+        x = jax.lax.cond(x > 1, lambda x: (lox.log({"b": x}), x)[1], lambda x: x, away(x))
+        lox.log({"c": x})
+        return x
+
+    for platform in ("cpu", "tpu"):
+        assert arriving(platform, lambda tap: jax.jit(jax.vmap(tap(fun))), jnp.zeros(0), **options) == []
+
+
 # --- the host's side -------------------------------------------------------------------------------------------------
 
 
@@ -548,6 +722,75 @@ def test_an_execution_that_leaves_keeps_nobody_waiting():
     assert found == [(2, 0), (1, 0)]
     assert sequence.is_idle
     wait_until(lambda: not sequence._devices[0].executions)
+
+
+def test_what_an_execution_says_twice_is_handed_on_at_once():
+    sequence, found = order.Sequence(patience=600), []
+    program = Program(sequence, 1, found, end=(2,)).begins()
+    program.calls(0, name="first")
+    program.calls(0, name="first again")
+    program.calls(0, track=1, name="on a track that is not there")
+    program.calls(1, name="second")
+    program.ends()
+    program.calls(1, name="second again")
+    assert found == ["first", "first again", "on a track that is not there", "second", "second again"]
+    assert sequence.is_idle
+
+
+def test_calls_do_not_go_to_an_execution_that_was_aborted():
+    """Without random numbers, only the order of what arrives tells executions apart."""
+    sequence, found = order.Sequence(patience=600), []
+
+    def fail():
+        raise ValueError("refused")
+
+    Program(sequence, 0, found, end=(3,)).begins()
+    with pytest.raises(ValueError, match="refused"):
+        sequence.receive(Event(Kind.CALL, Token(0, 0, 0, (0,)), fail))
+    for run in "BC":
+        program = Program(sequence, 0, found, end=(3,)).begins()
+        for i in range(3):
+            program.calls(i, name=f"{run}{i}")
+        program.ends()
+    assert found == ["B0", "B1", "B2", "C0", "C1", "C2"]
+
+
+def test_nobody_is_given_up_while_a_callback_takes_long():
+    sequence, found = order.Sequence(patience=0.05), []
+    program = Program(sequence, 1, found, end=(3,)).begins()
+    program.calls(2)
+    program.ends()
+    started, waiting = threading.Event(), threading.Event()
+
+    def slow():
+        started.set()
+        waiting.wait(5)
+        time.sleep(0.2)  # longer than the patience
+        found.append((1, 0))
+
+    first = threading.Thread(target=sequence.receive, args=[Event(Kind.CALL, Token(1, 0, 0, (0,)), slow)])
+    first.start()
+    started.wait(5)
+    second = threading.Thread(target=program.calls, args=[1])
+    second.start()
+    waiting.set()
+    first.join()
+    second.join()
+    wait_until(lambda: sequence.is_idle)
+    assert found == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_an_error_that_comes_late_reaches_the_next_call():
+    sequence, found = order.Sequence(patience=0.01), []
+
+    def fail():
+        found.append("failed")
+        raise ValueError("refused")
+
+    sequence.receive(Event(Kind.CALL, Token(1, 0, 0, (2,)), fail))  # its execution never began
+    wait_until(lambda: found == ["failed"])
+    with pytest.raises(ValueError, match="refused"):
+        Program(sequence, 2, found).begins()
 
 
 def test_numbers_go_on_after_32_bits():

@@ -103,9 +103,9 @@ def _say_abstract_eval(*tokens: Any, **_: Any) -> Any:
 
 
 def _say_batching(axis_data: Any, tokens: Any, dims: Any, **params: Any) -> Any:
-    del axis_data
-    # All lanes together have made as many calls on a track as the one that has made the most.
-    say_p.bind(*(t if dim is None else jnp.max(t, dim) for t, dim in zip(tokens, dims, strict=True)), **params)
+    # All lanes together have made as many calls on a track as the one that has made the most; no lanes have made none.
+    most = (lambda token, dim: jnp.max(token, dim)) if axis_data.size else (lambda token, dim: tokens[0])
+    say_p.bind(*(t if dim is None else most(t, dim) for t, dim in zip(tokens, dims, strict=True)), **params)
     return [], []
 
 

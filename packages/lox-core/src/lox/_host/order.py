@@ -8,6 +8,7 @@ they began.
 from __future__ import annotations
 
 import atexit
+import collections
 import enum
 import functools
 import threading
@@ -61,13 +62,19 @@ class _Execution:
     def is_over(self) -> bool:
         return self._end is not None and all(map(int.__ge__, self._done, self._end))
 
+    def leave(self) -> None:
+        """Nobody waits for it any longer. Its calls are still handed on in order."""
+        self.has_left, self.awaited = True, False
+
     def lacks(self, event: Event) -> bool:
         """Whether this can be the execution that says so. Without random numbers, several have the same."""
         if event.token.execution != self.number or len(event.token.counts) != len(self._done):
             return False
         if event.kind is not Kind.CALL:
-            return not self.has_ended
+            return self._end is None
         track = event.token.track
+        if track >= len(self._done):
+            return False
         number = self._counts(event.token)[track]
         in_time = self._end is None or number < self._end[track]
         return number >= self._done[track] and in_time and (track, number) not in self._held
@@ -79,7 +86,7 @@ class _Execution:
             self._held[event.token.track, counts[event.token.track]] = event
             return []
         if event.kind is Kind.LEAVE:
-            self.has_left, self.awaited = True, False
+            self.leave()
             return []
         self._end = counts
         later = [place for place in self._held if place[1] >= counts[place[0]]]
@@ -116,12 +123,18 @@ def _already_handed_on(token: Token, track: int, number: int) -> Event:
     return Event(Kind.CALL, token._replace(track=track, counts=counts))
 
 
+# A device remembers the numbers of so many executions that are over.
+_REMEMBERED = 1000
+
+
 class _Device:
     """The executions on one device of a mesh, in the order in which they began."""
 
     def __init__(self) -> None:
         self.executions: list[_Execution] = []
         self.early: list[Event] = []  # of executions whose beginning has not arrived
+        self._again: list[Event] = []
+        self._over: collections.deque[int] = collections.deque(maxlen=_REMEMBERED)
 
     @property
     def is_idle(self) -> bool:
@@ -140,19 +153,38 @@ class _Device:
             events, self.early = self.early, []
         while events:
             first = events.pop(0)
-            execution = next((one for one in self.executions if one.lacks(first)), None)
-            if execution is None:
-                self.early.append(first)
-            else:
+            # Among those with the same number, one that nobody waits for was probably aborted.
+            by_turn = sorted(self.executions, key=lambda one: not one.awaited)
+            execution = next((one for one in by_turn if one.lacks(first)), None)
+            if execution is not None:
                 events += execution.take(first)
+            elif self._is_known(first.token.execution):
+                self._again.append(first)
+            else:
+                self.early.append(first)
+
+    def _is_known(self, number: int) -> bool:
+        """Whether an execution has begun. What it lacks no longer arrives a second time where a program runs a part of another
+        one twice (a linearized function, say), or runs branches side by side without a track for each."""
+        return bool(number) and (number in self._over or any(one.number == number for one in self.executions))
+
+    def _remove(self, execution: _Execution) -> None:
+        self.executions.remove(execution)
+        self._over.append(execution.number)
+
+    def leave_all(self) -> None:
+        for execution in self.executions:
+            execution.leave()
 
     def due(self) -> Iterator[Hand]:
         for execution in list(self.executions):
             yield from execution.due()
             if execution.is_over:
-                self.executions.remove(execution)
+                self._remove(execution)
             elif execution.awaited:
                 break
+        again, self._again = self._again, []
+        yield from [event.hand_on for event in again]
 
     def give_up(self, executions: Iterable[_Execution], early: Iterable[Event]) -> Iterator[Hand]:
         """Nobody waits any longer for these executions, nor do these events wait for a beginning."""
@@ -161,7 +193,7 @@ class _Device:
             if execution.has_ended and execution in self.executions:
                 yield from execution.due()
                 yield from execution.remaining()
-                self.executions.remove(execution)
+                self._remove(execution)
         for event in early:
             if event in self.early:
                 self.early.remove(event)
@@ -188,12 +220,20 @@ class Sequence:
         self._devices: dict[int, _Device] = {}
         self._lock = threading.RLock()
         self._timer: threading.Timer | None = None
+        self._arriving: list[Event] = []  # while a callback runs
+        self._errors: list[BaseException] = []  # that nobody has heard of
 
     def receive(self, event: Event) -> None:
+        self._arriving.append(event)
         with self._lock:
+            self._arriving.remove(event)
             device = self._devices.setdefault(event.token.device, _Device())
             device.receive(event)
             errors = _hand_on(device.due())
+            if errors:
+                # JAX aborts the program. It will not say that it ends.
+                device.leave_all()
+            errors, self._errors = self._errors + errors, []
             self._watch()
         _raise_first(errors)
 
@@ -216,6 +256,7 @@ class Sequence:
         """Hand on all that is held: nothing more will come."""
         with self._lock:
             errors = [error for device in self._devices.values() for error in _hand_on(device.everything())]
+            errors, self._errors = self._errors + errors, []
         _raise_first(errors)
 
     @property
@@ -238,14 +279,13 @@ class Sequence:
         self._timer.start()
 
     def _give_up(self, then: dict[int, tuple[list[_Execution], list[Event]]]) -> None:
-        errors: list[BaseException] = []
         with self._lock:
             self._timer = None
-            for number, (executions, early) in then.items():
-                device = self._devices[number]
-                errors += _hand_on(device.give_up(executions, early)) + _hand_on(device.due())
+            if not self._arriving:  # otherwise a callback took long, and what is waited for may be there already
+                for number, (executions, early) in then.items():
+                    device = self._devices[number]
+                    self._errors += _hand_on(device.give_up(executions, early)) + _hand_on(device.due())
             self._watch()
-        _raise_first(errors)
 
 
 def _hand_on(calls: Iterator[Hand]) -> list[BaseException]:

@@ -44,10 +44,9 @@ def following(token: Array) -> Array:
 
 
 def on_track(token: Array, offset: int) -> Array:
-    """The token for calls on the track so many further on."""
-    change = np.zeros(token.shape, WORD)
-    change[_TRACK] = offset % 2**32
-    return token + change
+    """The token for calls on the track so many further on; tokens of several devices or lanes too."""
+    is_track = lax.broadcasted_iota(WORD, token.shape, token.ndim - 1) == WORD(_TRACK)
+    return token + is_track.astype(WORD) * WORD(offset % 2**32)
 
 
 class Token(NamedTuple):

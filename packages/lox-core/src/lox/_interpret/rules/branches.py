@@ -10,6 +10,7 @@ import jax
 from lox._interpret import answers
 from lox._interpret.collect import Collector, Frame
 from lox._interpret.survey import Survey, Usages, in_branches
+from lox._jax import sharding
 from lox._storage.rows import Rows
 from lox._types import Array
 
@@ -35,6 +36,8 @@ def run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
     numbers = frozenset[int]().union(*(collector.stores_in(branch, folds=True) for branch in branches))
     collector.settle(frame, numbers)
     alone = answers.answer(frame, eqn.invars[0], index)
+    # Varied inside a branch, JAX could not batch the branch: it varies all that goes in.
+    before = sharding.vary_like(frame.alive, alone) if isinstance(frame.alive, jax.Array) else frame.alive
     shapes: list[Rows] = []
     looped = {key for key, usage in cond_usages(eqn, collector.survey).items() if usage.looped}
 
@@ -42,9 +45,10 @@ def run_cond(collector: Collector, frame: Frame, eqn: Any, invals: list[Array]) 
         def branch(state: Any, *args: Array) -> Any:
             # All lanes are on one platform.
             follows = collector.tracks_lanes and platforms is None
-            alive = frame.alive & (alone == i) if follows else frame.alive
+            alive = before & (alone == i) if follows else frame.alive
             inner = Frame(frame.context(numbers, state=state, alive=alive))
-            outs = collector.branch(branches, i, list(args), inner)
+            with collector.in_branch(inner, branches, i):
+                outs = collector.body(branches[i], list(args), inner)
             if alone is not index:
                 inner.state = answers.select_state(alone == i, inner.state, state)
             rows = inner.rows.stack(looped).flat()

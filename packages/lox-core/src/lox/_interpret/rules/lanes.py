@@ -132,6 +132,7 @@ class InLanes(Collector):
         self.stores_in = collector.stores_in  # type: ignore[method-assign]
         self.rule_context = collector.rule_context  # type: ignore[method-assign]
         self.backward_context = collector.backward_context  # type: ignore[method-assign]
+        self.in_branch = collector.in_branch  # type: ignore[method-assign]
         self._each, self._size, self._shapes = collector, size, shapes
 
     def record(self, frame: Frame, record: Record, keys: tuple[str, ...]) -> None:
