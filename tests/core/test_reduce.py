@@ -345,3 +345,21 @@ def test_sums_of_small_whole_numbers_do_not_wrap_at_their_own_type(dtype):
     logs = jax.jit(lox.spool(scanned, reduce=("sum", "mean")))(np.full(1000, largest, dtype))[1]
     assert int(logs["v"]["sum"]) == 1000 * largest
     assert float(logs["v"]["mean"]) == largest
+
+
+@pytest.mark.parametrize("how", ["mean", "std"])
+def test_an_infinite_part_of_a_complex_number_leaves_the_other_alone(how):
+    values = np.array([np.inf + 1j, 1 + 2j, 1 + 3j], np.complex64)
+
+    def f(xs):
+        jax.lax.scan(lambda c, x: (c, lox.log({"x": x}) and None), 0, xs)
+
+    found = lox.spool(f, reduce=how)(jnp.asarray(values))[1]["x"]
+    if how == "mean":
+        assert complex(found) == complex(np.inf, 2)
+    else:
+        assert not np.isfinite(found)
+    finite = values.imag + 1j * values.imag[::-1]
+    np.testing.assert_allclose(
+        lox.spool(f, reduce=how)(jnp.asarray(finite))[1]["x"], getattr(np, how)(finite), rtol=1e-6
+    )

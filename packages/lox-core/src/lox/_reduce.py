@@ -80,8 +80,8 @@ class _Running:
 
     The difference of two halves does not overflow, as that of two large values of different signs would.
 
-    Both parts are one array: two arrays would mean two kernels, and copies, in a loop. For real values they are the two parts
-    of a complex number, which XLA updates in place.
+    Both parts are one array: two arrays would mean two kernels, and copies, in a loop. They are the two parts of a complex
+    number, which XLA updates in place. Complex values are pairs of real ones, so one part can be infinite and the other not.
     """
 
     count: Any  # None while it is that of another one (`share_counts`)
@@ -90,8 +90,8 @@ class _Running:
 
     @classmethod
     def empty(cls, aval: Any) -> _Running:
-        zero = jnp.zeros(aval.shape, _float_for(aval.dtype))
-        return cls(counts.no_records(_real(zero.dtype)), _join(zero, zero), aval.dtype)
+        zero = jnp.zeros((*_pair_axis(aval.dtype), *aval.shape), _real(_float_for(aval.dtype)))
+        return cls(counts.no_records(zero.dtype), lax.complex(zero, zero), aval.dtype)
 
     @property
     def count_dtype(self) -> Any:
@@ -99,8 +99,6 @@ class _Running:
         return counts.wide_dtype(_real(_float_for(self.dtype)))
 
     def parts(self) -> tuple[Array, Array]:
-        if np.dtype(_float_for(self.dtype)).kind == "c":
-            return self.pair[0], self.pair[1]
         return lax.real(self.pair), lax.imag(self.pair)
 
     # This uses lax because it is traced for every record, and each operator of an array would be a jitted function of its own.
@@ -116,20 +114,20 @@ class _Running:
         difference = lax.sub(value, high)
         step = lax.add(lax.div(lax.sub(difference, low), number), low)
         # Then the mean, which is between the two, is finite too. To ask it would take until the division is done.
-        finite = _is_finite(difference)
+        finite = lax.is_finite(difference)
         # A TPU sets aside more memory if the result is selected, and not the step.
         step = lax.select(finite, step, value)
         new_high = lax.add(high, step)
         # If `new_high` is not finite, the differences below would turn inf into nan.
         new_low = lax.select(finite, lax.sub(step, lax.sub(new_high, high)), lax.full_like(step, 0))
-        return _Running(count, _join(new_high, new_low), self.dtype)
+        return _Running(count, lax.complex(new_high, new_low), self.dtype)
 
     def half(self, value: Array) -> Array:
-        """Half of a value, in the dtype of the mean."""
+        """Half of a value, as the parts have it."""
         value = lax.convert_element_type(value, _float_for(self.dtype))
-        if np.dtype(value.dtype).kind == "c":  # a product of complex numbers would turn inf into nan
-            return lax.complex(_half(lax.real(value)), _half(lax.imag(value)))
-        return _half(value)
+        if _pair_axis(self.dtype):
+            value = jnp.stack([lax.real(value), lax.imag(value)])
+        return lax.mul(value, lax.full_like(value, 0.5))
 
     def value(self) -> Array:
         high, low = self.parts()
@@ -138,11 +136,13 @@ class _Running:
         one = lax.convert_element_type(lax.ne(number, lax.full_like(number, 0)), high.dtype)
         # A TPU sets aside more memory if the sum is divided, and not the low part.
         half = lax.add(high, lax.div(low, lax.expand_dims(one, tuple(range(np.ndim(low))))))
-        return lax.add(half, half)
+        mean = lax.add(half, half)
+        return lax.complex(mean[0], mean[1]) if _pair_axis(self.dtype) else mean
 
 
-def _half(x: Array) -> Array:
-    return lax.mul(x, lax.full_like(x, 0.5))
+def _pair_axis(dtype: Any) -> tuple[int, ...]:
+    """The axis that a running mean has in front of the shape of complex values."""
+    return (2,) if np.dtype(_float_for(dtype)).kind == "c" else ()
 
 
 def _is_running(node: Any) -> bool:
@@ -191,10 +191,6 @@ def _is_finite(x: Array) -> Array:
     return lax.is_finite(x)
 
 
-def _join(high: Array, low: Array) -> Array:
-    return jnp.stack([high, low]) if np.dtype(high.dtype).kind == "c" else lax.complex(high, low)
-
-
 def _real(dtype: Any) -> Any:
     return np.finfo(dtype).dtype if np.dtype(dtype).kind == "c" else dtype
 
@@ -225,9 +221,8 @@ class _Std(_Builtin):
         value = mean.half(value)
         before = lax.sub(lax.sub(value, high), low)
         after = lax.sub(lax.sub(value, new_high), new_low)
-        if np.dtype(high.dtype).kind == "c":
-            return new_mean, variance.add(lax.real(lax.mul(before, lax.conj(after))))
-        return new_mean, variance.add(lax.mul(before, after))
+        spread = lax.mul(before, after)
+        return new_mean, variance.add(lax.add(spread[0], spread[1]) if _pair_axis(mean.dtype) else spread)
 
     def finish(self, state: Any) -> Array:
         mean, variance = state
