@@ -198,7 +198,10 @@ class Collector:
                     with compat.source_context(eqn, name_stack):
                         outs = self._step(eqn, invals, frame)
                         answers.follow(frame, eqn, invals)
-                    env.update(zip(eqn.outvars, outs, strict=True))
+                    if len(eqn.outvars) == 1:
+                        (env[eqn.outvars[0]],) = outs
+                    else:
+                        env.update(zip(eqn.outvars, outs, strict=True))
         return [atom.val if isinstance(atom, compat.Literal) else env[atom] for atom in body.outvars]
 
     def _step(self, eqn: Any, invals: list[Array], frame: Frame) -> Sequence[Array]:

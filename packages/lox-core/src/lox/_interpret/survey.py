@@ -241,9 +241,11 @@ class Survey:
         """Whether there are marks inside an equation."""
         found = self._holding.get(id(eqn))
         if found is None:
-            inside = any(map(self.is_marked, compat.all_jaxprs_in_params(eqn.params)))
-            # The effect shows a mark that is in none of the jaxprs that lox found. No rule handles that, so it is an error.
-            inside = inside or any(isinstance(effect, LogEffect) for effect in eqn.effects)
+            # Each equation of a program is asked, and most have nothing inside.
+            inside = bool(eqn.params) and any(map(self.is_marked, compat.all_jaxprs_in_params(eqn.params)))
+            if eqn.effects and not inside:
+                # The effect shows a mark that is in none of the jaxprs that lox found. No rule handles that: an error.
+                inside = any(isinstance(effect, LogEffect) for effect in eqn.effects)
             found = self._holding[id(eqn)] = (eqn, inside)
         return found[1]
 

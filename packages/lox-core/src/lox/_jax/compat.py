@@ -255,14 +255,13 @@ def array_of(value: Any, aval: Any) -> Any:
 
 def bind_eqn(eqn: Any, invals: Sequence[Any]) -> Sequence[Any]:
     """Run an equation as it is. JAX < 0.10 has a ``get_bind_params`` that returns (subfuns, params)."""
-    params = eqn.params
-    bound = eqn.primitive.get_bind_params(params)
-    if isinstance(bound, tuple):
+    primitive = eqn.primitive
+    bound = primitive.get_bind_params(eqn.params)
+    if type(bound) is tuple:
         subfuns, bound = bound
-        out = eqn.primitive.bind(*subfuns, *invals, **bound)
-    else:
-        out = eqn.primitive.bind(*invals, **bound)
-    return list(out) if eqn.primitive.multiple_results else [out]
+        invals = (*subfuns, *invals)
+    out = primitive.bind(*invals, **bound)
+    return list(out) if primitive.multiple_results else [out]  # some return a sequence of their own
 
 
 def has_mesh(eqn: Any) -> bool:
