@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import lox
 from lox._host.delivery import Receiver
@@ -351,6 +351,30 @@ def shard_mapped(devices: Any, log: bool) -> Callable[..., Any]:
     def f(x: Array, weights: Array) -> Any:
         mapped = jax.shard_map(step, mesh=mesh, in_specs=(split, whole), out_specs=(split, None if log else split))
         return jax.lax.scan(lambda x, _: mapped(x, weights), x, None, length=STEPS)
+
+    return f
+
+
+def shard_mapped_means(devices: Any) -> Callable[..., Any]:
+    """The means of these values by hand, compensated."""
+    mesh, split, whole = Mesh(np.array(devices[:4]), ("d",)), PartitionSpec("d"), PartitionSpec()
+
+    def step(x: Array, weights: Array, means: Any, lost: Any, count: Array) -> Any:
+        x = matvec(x, weights)
+        values = [x.sum()[None], x.max()[None]]
+        steps = [(v - m) / count - c for v, m, c in zip(values, means, lost, strict=True)]
+        after = [m + s for m, s in zip(means, steps, strict=True)]
+        return x, after, [(a - m) - s for a, m, s in zip(after, means, steps, strict=True)]
+
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=(split, whole, split, split, whole), out_specs=(split,) * 3)
+
+    def f(x: Array, weights: Array) -> Any:
+        def body(carry: Any, _: Any) -> Any:
+            (x, means, lost), count = carry
+            return (mapped(x, weights, means, lost, count + 1), count + 1), None
+
+        zeros = [jax.lax.with_sharding_constraint(jnp.zeros(4), NamedSharding(mesh, split))] * 2
+        return jax.lax.scan(body, ((x, zeros, zeros), jnp.float32(0)), None, length=STEPS)[0]
 
     return f
 

@@ -33,6 +33,21 @@ def test_records_that_all_have_room_take_no_memory_but_their_own(name):
     assert " gather(" not in with_lox.text
 
 
+@pytest.mark.parametrize("steps", [100, 10_000])
+def test_what_folds_set_aside_in_a_loop_around_a_shard_map_does_not_grow(steps, monkeypatch):
+    """The page On accelerators has these figures: lox's folds are scalars of each device, and those by hand are not."""
+    monkeypatch.setattr(programs, "STEPS", steps)
+    options = {"number": 4, "specs": [PartitionSpec("d"), PartitionSpec()]}
+
+    def peak(fun):
+        return TPU.compile(fun, *programs.SHARD_MAPPED, **options).peak / 10**6
+
+    marked_loop = programs.shard_mapped(TPU.devices(), log=True)
+    assert peak(lox.spool(marked_loop, reduce="mean")) <= 0.43
+    assert peak(programs.shard_mapped_means(TPU.devices())) <= 0.04
+    assert peak(lox.spool(marked_loop, interval=10)) <= 0.21
+
+
 def transfers(places):
     """Each place sends. If there are several, the program also says when it begins and ends. Nothing is received."""
     return {"send": 1 if places == 1 else places + 2}
