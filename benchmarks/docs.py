@@ -111,8 +111,8 @@ SECTIONS = {
     ),
     "reduce": (
         "`reduce`, `capacity`, `interval`",
-        "Against accumulators and ring buffers written by hand, one for each value. lox's running mean is compensated (it neither stalls nor "
-        "overflows), which the hand-written one is not.",
+        "Against accumulators and ring buffers written by hand, one for each value. The running means of both are "
+        "compensated, so they do not stall in a long loop; lox's does not overflow either.",
     ),
     "tap": (
         "`tap`",
