@@ -11,7 +11,7 @@ import numpy as np
 
 from lox._host.delivery import Delivery
 from lox._host.streams import Line, Waiting
-from lox._host.targets import Form, Part, RecordsTarget
+from lox._host.targets import Part, RecordsTarget
 from lox._types import Array
 
 
@@ -19,7 +19,7 @@ def send_held(line: Line, records: Sequence[Waiting], token: Array | None) -> Ar
     """Send the records of a chunk in one call; returns the next token. The first leaf of each says when it was made."""
     parts = tuple(Part(record.handle, record.form, len(record.leaves), False) for record in records)
     leaves = [leaf for record in records for leaf in record.leaves]
-    after = line.deliver(lambda tree: RecordsTarget(tree, (HeldPart(parts),)), leaves, None, token)  # type: ignore[arg-type]
+    after = line.deliver(lambda tree: RecordsTarget(tree, (HeldPart(parts),)), leaves, None, token)
     return after[0] if after else None
 
 
@@ -29,19 +29,10 @@ class HeldPart:
     those of a negative time are not there."""
 
     parts: tuple[Part, ...]
-    masked = True
 
     @property
     def size(self) -> int:
         return sum(part.size for part in self.parts)
-
-    @property
-    def handle(self) -> Callable[[Delivery], None]:
-        return self.parts[0].handle
-
-    @property
-    def form(self) -> Form:
-        return self.parts[0].form
 
     def hand_on(self, lanes: tuple[int, ...], alive: np.ndarray, operands: Any, leaves: Sequence[np.ndarray]) -> None:
         rest = iter(leaves)

@@ -164,8 +164,8 @@ class _Device:
                 self.early.append(first)
 
     def _is_known(self, number: int) -> bool:
-        """Whether an execution has begun. What it lacks no longer arrives a second time where a program runs a part of another
-        one twice (a linearized function, say), or runs branches side by side without a track for each."""
+        """Whether an execution has begun. A call that it no longer lacks was made twice: by a function that is linearized once
+        and called again, or by branches that run side by side without a track for each."""
         return bool(number) and (number in self._over or any(one.number == number for one in self.executions))
 
     def _remove(self, execution: _Execution) -> None:

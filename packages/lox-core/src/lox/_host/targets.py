@@ -11,7 +11,7 @@ import functools
 import itertools
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -139,14 +139,25 @@ class Part:
         self.handle(Delivery(lanes, alive, operands, self.form.record(leaves)))
 
 
+class Portion(Protocol):
+    """What a call brings for some of its leaves: a ``Part``, or what a chunk of a loop has held."""
+
+    @property
+    def size(self) -> int:
+        """How many leaves it has."""
+
+    def hand_on(self, lanes: tuple[int, ...], alive: np.ndarray, operands: Any, leaves: Sequence[np.ndarray]) -> None:
+        """Hand on the records that are there."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RecordsTarget:
     """Receives single records of several marks: the receiver's operands, then the leaves of one part after the other."""
 
     tree: Any  # of the operands
-    records: tuple[Part, ...]
+    records: tuple[Portion, ...]
 
-    def _places(self) -> list[tuple[Part, int, int]]:
+    def _places(self) -> list[tuple[Portion, int, int]]:
         """Where the leaves of each part begin and end."""
         ends = list(itertools.accumulate((part.size for part in self.records), initial=self.tree.num_leaves))
         return list(zip(self.records, ends, ends[1:], strict=False))
@@ -176,12 +187,14 @@ class RecordsTarget:
         layout = parcel.layout
         if parcel.lanes or parcel.has_alive or parcel.token_words or self.tree.num_leaves:
             return None
-        if not all(not part.masked and _for_callback(part.handle, part.form, layout) for part in self.records):
-            return None
-        first, *others = [
+        simple = [
             (_simple_record(part, [np.dtype(dtype) for dtype in layout.dtypes[start:end]]), start, end)
             for part, start, end in self._places()
+            if isinstance(part, Part) and not part.masked and _for_callback(part.handle, part.form, layout)
         ]
+        if len(simple) < len(self.records):
+            return None
+        first, *others = simple
         if others:
 
             def run(words: Any) -> tuple[()]:
