@@ -22,8 +22,9 @@ def table(target: Target, cost: str, of: object) -> list[str]:
         f"| program | {cost}: lox | by hand | ratio | peak bytes: lox | by hand | ratio |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for pair in programs.pairs():
-        hand, mine = (target.compile(f, *pair.args) for f in (pair.by_hand, pair.with_lox))
+    everywhere = [(pair, {}) for pair in programs.pairs()]
+    for pair, where in [*everywhere, (programs.pair_on_devices(target.devices()), programs.ON_DEVICES)]:
+        hand, mine = (target.compile(f, *pair.args, **where) for f in (pair.by_hand, pair.with_lox))
         costs = [of(mine), of(hand)]  # type: ignore[operator]
         cells = [*costs, costs[0] / costs[1], mine.peak, hand.peak, mine.peak / hand.peak]
         lines.append(

@@ -400,6 +400,13 @@ def on_each(devices: Any, fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 SHARD_MAPPED = (np.zeros(256, np.float32), np.zeros((64, 64), np.float32))
+# How these are spread over four devices.
+ON_DEVICES = {"number": 4, "specs": [PartitionSpec("d"), PartitionSpec()]}
+
+
+def pair_on_devices(devices: Any) -> Pair:
+    by_hand, marked = (shard_mapped(devices, log) for log in (False, True))
+    return Pair("2 scalars, scan of shard_map on 4 devices", by_hand, lox.spool(marked), SHARD_MAPPED)
 
 
 class Tapped(NamedTuple):

@@ -22,6 +22,14 @@ def test_spool_costs_at_most_what_the_program_written_by_hand_costs(pair):
     assert with_lox.transfers == by_hand.transfers
 
 
+def test_a_scan_of_a_shard_map_costs_what_the_program_written_by_hand_costs():
+    pair = programs.pair_on_devices(H100.devices())
+    by_hand, with_lox = (H100.compile(f, *pair.args, **programs.ON_DEVICES) for f in (pair.by_hand, pair.with_lox))
+    assert kernels(with_lox) <= kernels(by_hand)
+    assert with_lox.peak <= 2.1 * by_hand.peak
+    assert with_lox.transfers == by_hand.transfers == {}
+
+
 def test_a_body_of_scalar_code_has_few_kernels():
     """Unpacked, each value that is logged is a kernel."""
     by_hand, with_lox = programs.scalar_code(8)

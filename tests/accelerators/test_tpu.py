@@ -24,6 +24,14 @@ def test_spool_costs_what_the_program_written_by_hand_costs(pair):
     assert with_lox.transfers == by_hand.transfers
 
 
+def test_a_scan_of_a_shard_map_costs_what_the_program_written_by_hand_costs():
+    pair = programs.pair_on_devices(TPU.devices())
+    by_hand, with_lox = (TPU.compile(f, *pair.args, **programs.ON_DEVICES) for f in (pair.by_hand, pair.with_lox))
+    assert cycles(with_lox) <= 1.1 * cycles(by_hand)
+    assert with_lox.peak <= 2.1 * by_hand.peak
+    assert with_lox.transfers == by_hand.transfers == {}
+
+
 @pytest.mark.parametrize("name", ["8 scalars, interval", "8 scalars, where"])
 def test_records_that_all_have_room_take_no_memory_but_their_own(name):
     """In a ring they would have to be put in order."""
